@@ -337,6 +337,7 @@ def _refuse_delegated(prepared: Prepared) -> None:
     if prepared.is_delegated:
         host = getattr(prepared.profile, "supervisor", "another machine")
         raise UsageError(
-            f"{host} supervises the runs of profile {prepared.profile.name}, and Python on this machine can't see them",
-            'submit it with the command line, or with sets={"profile.supervisor": "here"}',
+            f"{host} supervises the runs of profile {prepared.profile.name}, so orch's Python API on this "
+            "machine can't see them",
+            'submit the run with orch submit, or pass sets={"profile.supervisor": "here"}',
         )

@@ -32,7 +32,7 @@ class Message(NamedTuple):
 
     file: str
     line: int
-    kind: str  # error, hint, note or help
+    kind: str  # error, hint, check (of the doctor), note or help
     text: str
 
 
@@ -60,7 +60,8 @@ def texts_in(node: ast.AST) -> Iterator[str]:
     if (text := text_of(node)) is not None:
         yield text
     else:
-        for child in ast.iter_child_nodes(node):
+        is_rule = isinstance(node, ast.Tuple) and len(node.elts) == 3 and all(map(text_of, node.elts))
+        for child in list(ast.iter_child_nodes(node))[is_rule:]:  # a rule begins with the words of another program
             yield from texts_in(child)
 
 
@@ -83,8 +84,9 @@ def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
     match node:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             if name.endswith("Error") or name == "CheckResult":
+                first = "check" if name == "CheckResult" else "error"  # a check has a level and what was found
                 for place, argument in enumerate(node.args):
-                    yield node.lineno, "hint" if place else "error", argument
+                    yield node.lineno, "hint" if place > (first == "check") else first, argument
                 yield from ((node.lineno, "hint", each.value) for each in node.keywords)
             elif name in PRINTS:
                 yield from ((node.lineno, "note", argument) for argument in node.args)
@@ -93,9 +95,10 @@ def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
                 yield from ((node.lineno, "hint", each.value) for each in node.keywords if each.arg == "hint")
             elif name in HELP:
                 words = ("help", "epilog", "description", "short_help", "more")
-                meaning = node.args if name == "setting" else []  # of a field of a document, or a training option
-                said = (*meaning, *(each.value for each in node.keywords if each.arg in words))
-                yield from ((node.lineno, "help", each) for each in said)
+                texts = [each.value for each in node.keywords if each.arg in words]
+                if name == "setting":  # of a field of a document, or a training option, which shows its texts as one
+                    texts = [ast.Constant("; ".join(filter(None, map(text_of, [*node.args, *texts]))))]
+                yield from ((node.lineno, "help", each) for each in texts)
         case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
             if CALLED_HINT.search(ast.unparse(target)):
                 yield node.lineno, "hint", value
@@ -118,7 +121,7 @@ def listed() -> str:
     file = ""
     for message in messages():
         text = re.sub(r"\s+", " ", message.text).strip()
-        if " " not in text or EXPRESSION.search(text):
+        if not re.search(r"\w .*\w", text) or EXPRESSION.search(text):
             continue
         if message.file != file:
             file = message.file

@@ -297,7 +297,7 @@ class Backend(ABC):
         scheduler.
         """
         name, kind = launch.profile["name"], launch.profile["kind"]
-        raise UsageError(f"--check asks a scheduler, and {name} is a profile of kind {kind}, which has none")
+        raise UsageError(f"--check needs a scheduler, and profile {name} is of kind {kind}, which has no scheduler")
 
     def waiting_for(self, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:
         """Return the plan, changed so that its job waits for these runs; None if the scheduler can't wait for all of
@@ -331,12 +331,15 @@ class Backend(ABC):
         """List the resources of a profile's machines and the runs that hold them. For a scheduler, list its
         partitions.
         """
-        raise UsageError("nodes needs a profile of other machines", f"this one is of kind {profile.kind}: -p PROFILE")
+        raise UsageError(
+            "orch nodes needs a profile of other machines",
+            f"this profile is of kind {profile.kind}: name another with -p PROFILE",
+        )
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
         """List the remains of ended runs on a profile's machines. Remove the remains of a run if `judge` decides that
         they can go.
         """
         raise UsageError(
-            "gc --profile needs an ssh profile", f"this one is of kind {profile.kind}: leave --profile out"
+            "gc --profile needs an ssh profile", f"this profile is of kind {profile.kind}: leave --profile out"
         )

@@ -83,7 +83,7 @@ def _with_environment(
 
     lock = recorded_lock(run)
     if lock is None:
-        raise BackendError(f"run {run.run_id} has lost its lock", "submit the job file instead")
+        raise BackendError(f"the copy of the lock file in run {run.run_id} is missing", "submit the job file again")
     wanted = _packages(run, lock, tasks, machines)
     found = on_each(lambda node, machine: _find(machine, workdir, wanted[node]), machines)
     lacking = [node for node in sorted(found) if not found[node].is_whole]
@@ -126,7 +126,9 @@ def _packages(
         try:
             return Interpreter.of(answer["found"])
         except ValueError as error:
-            raise BackendError(f"{machine.name}: its interpreter can't be told: {error}") from error
+            raise BackendError(
+                f"{machine.name}: its description of the Python interpreter is not valid: {error}"
+            ) from error
 
     interpreters, failed = on_all(ask, machines)
     chosen: dict[str, Packages | OrchError] = {}

@@ -51,8 +51,10 @@ def ask(machine: Machine, python: str | None) -> Rows:
     except BackendError as error:
         return {"gpus": CheckResult(FAIL, error.message, error.hint)}
     if not said["gpus"]:
-        hint = "install NVIDIA's complete driver there; in a container, add the capability utility"
-        return {"gpus": CheckResult(WARN, "neither libnvidia-ml.so.1 nor nvidia-smi reports them", hint)}
+        hint = (
+            "install NVIDIA's complete driver on that host; in a container, add `utility` to NVIDIA_DRIVER_CAPABILITIES"
+        )
+        return {"gpus": CheckResult(WARN, "neither libnvidia-ml.so.1 nor nvidia-smi reports the GPUs", hint)}
     if python is None:
         return rows_of(said, {})
     try:
@@ -72,12 +74,15 @@ def as_checks(whats: Iterable[str], by_node: Mapping[int, Rows], names: Mapping[
 
 def compare(by_node: Mapping[int, Rows]) -> None:
     """Compare each machine's NCCL and driver versions with those of the majority."""
-    for what, level, why in (("nccl", FAIL, "they don't join"), ("driver", WARN, "failures will be one machine's own")):
+    for what, level, why in (
+        ("nccl", FAIL, "ranks can't join"),
+        ("driver", WARN, "some failures hit one machine only"),
+    ):
         known = {node: rows[what].value for node, rows in by_node.items() if what in rows and rows[what].level == OK}
         usual = Counter(known.values()).most_common(1)
         for node, value in known.items():
             if value != usual[0][0]:
-                hint = f"the others have {usual[0][0]}, and with different ones {why}: install the same"
+                hint = f"most hosts have {usual[0][0]}, and if versions differ, {why}: install the same version"
                 by_node[node][what] = CheckResult(level, value, hint)
 
 
@@ -94,39 +99,47 @@ def _cards(gpus: Sequence[Mapping[str, Any]]) -> CheckResult:
             "create instances with nvidia-smi mig -cgi, or turn MIG off with nvidia-smi -mig 0",
         )
     if closed:
-        return CheckResult(FAIL, f"{value}; GPU {_listed(closed)} does not allow computing", "nvidia-smi -c DEFAULT")
+        return CheckResult(
+            FAIL, f"{value}; GPU {_listed(closed)} does not allow computing", "allow computing: nvidia-smi -c DEFAULT"
+        )
     return CheckResult(OK, f"{value}{f'; {parts} instances of MIG' if parts else ''}")
 
 
 def _driver(said: Mapping[str, Any], tried: Mapping[str, Any] | str) -> CheckResult:
-    value = f"{said['driver'] or 'its version is not told'}"
+    value = f"{said['driver'] or 'of unknown version'}"
     if isinstance(tried, str) or not tried.get("cuda"):
         return CheckResult(OK, value)
     needs, runs = str(tried["cuda"]), said["cuda"]
     if runs and int(needs.partition(".")[0]) > runs[0]:
         hint = f"install a driver for CUDA {needs}, or a torch for CUDA {runs[0]}"
-        return CheckResult(FAIL, f"{value} runs CUDA {runs[0]}.{runs[1]}, torch needs {needs}", hint)
-    return CheckResult(OK, f"{value}, for torch's CUDA {needs}")
+        return CheckResult(FAIL, f"driver {value} supports CUDA {runs[0]}.{runs[1]}, but torch needs {needs}", hint)
+    return CheckResult(OK, f"{value}, which supports torch's CUDA {needs}")
 
 
 def _kernels(gpus: Sequence[Mapping[str, Any]], tried: Mapping[str, Any] | str) -> CheckResult | None:
     if not tried:
         return None
     if isinstance(tried, str):
-        return CheckResult(FAIL, tried, "see the training row")
+        return CheckResult(FAIL, tried, "see the check `training` of this host")
     if tried.get("cuda") is None:
         return CheckResult(
-            FAIL, f"torch {tried.get('torch')} is a build for CPUs only", "install a torch with CUDA there"
+            FAIL, f"torch {tried.get('torch')} is a build for CPUs only", "install a torch with CUDA on that host"
         )
     answers: Sequence[str] = tried["gpus"]
     broken = [f"GPU {number}: {said}" for number, said in enumerate(answers) if said]
     if broken:
-        return CheckResult(FAIL, "; ".join(broken), "dmesg | grep -i -e xid -e nvrm, there; nvidia-smi -q")
+        return CheckResult(
+            FAIL,
+            "; ".join(broken),
+            "look for GPU errors on that host: dmesg | grep -i -e xid -e nvrm, and nvidia-smi -q",
+        )
     whole = sum(not each["mig"] for each in gpus)
     if len(answers) < (whole or 1):
         value = f"torch sees {len(answers)} of {len(gpus)} GPUs"
-        return CheckResult(FAIL, value, "CUDA_VISIBLE_DEVICES of the login shell, or the fabric manager: nvidia-smi -q")
-    return CheckResult(OK, f"a kernel ran on {len(answers)} of {len(answers)}")
+        return CheckResult(
+            FAIL, value, "check CUDA_VISIBLE_DEVICES in the login shell, and the fabric manager (nvidia-smi -q)"
+        )
+    return CheckResult(OK, f"a CUDA kernel ran on {len(answers)} of {len(answers)} GPUs")
 
 
 def _health(gpus: Sequence[Mapping[str, Any]]) -> CheckResult:
@@ -144,15 +157,17 @@ def _health(gpus: Sequence[Mapping[str, Any]]) -> CheckResult:
     if pending:
         return CheckResult(
             WARN,
-            f"GPU {_listed(pending)} has memory that waits to be retired",
-            "reset it when it is idle: nvidia-smi -r",
+            f"GPU {_listed(pending)} has faulty memory that its next reset takes out of use",
+            "reset the GPU when it is idle: nvidia-smi -r",
         )
     slow = {each["index"]: [why for why in each["throttle_reasons"] or () if why in SLOWED] for each in gpus}
     told = [f"GPU {index}: {', '.join(whys)}" for index, whys in slow.items() if whys]
     if told:
-        return CheckResult(WARN, "; ".join(told), "check its cooling and power: its clocks are reduced")
+        return CheckResult(WARN, "; ".join(told), "check the GPU's cooling and power: its clocks are reduced")
     before = sum(each["ecc_aggregate"] or 0 for each in gpus)
-    return CheckResult(OK, f"no errors{f' now, {before} uncorrectable ones in their lives' if before else ''}")
+    return CheckResult(
+        OK, f"no errors{f' now, {before} uncorrectable errors since the GPUs were made' if before else ''}"
+    )
 
 
 def _use(gpus: Sequence[Mapping[str, Any]], used: Mapping[str, Mapping[str, Any]]) -> CheckResult:
@@ -162,9 +177,9 @@ def _use(gpus: Sequence[Mapping[str, Any]], used: Mapping[str, Mapping[str, Any]
         told.append(f"GPU {names.get(uuid, uuid)}: {each['program']}, of {each['user'] or 'another user'}")
     if told:
         return CheckResult(
-            WARN, "; ".join(told), "runs that need it wait; orch nodes shows which of them are runs of orch"
+            WARN, "; ".join(told), "runs that need this GPU wait; orch nodes shows whether a run of orch holds it"
         )
-    return CheckResult(OK, "nothing runs on them")
+    return CheckResult(OK, "no program uses the GPUs")
 
 
 def _ways(gpus: Sequence[Mapping[str, Any]], topology: str, tried: Mapping[str, Any] | str) -> CheckResult | None:
@@ -173,13 +188,15 @@ def _ways(gpus: Sequence[Mapping[str, Any]], topology: str, tried: Mapping[str, 
     copies = tried.get("copies", ()) if isinstance(tried, Mapping) else ()
     bad = [f"GPU {each['one']} to {each['other']}: {each['said']}" for each in copies if each["said"]]
     if bad:
-        hint = "NCCL_P2P_DISABLE=1 in the profile's env works around it; the usual causes are ACS and IOMMU"
+        hint = (
+            "NCCL_P2P_DISABLE=1 in the profile's `env` avoids such copies; the usual causes are PCIe ACS and the IOMMU"
+        )
         return CheckResult(FAIL, "; ".join(bad), hint)
     kinds = Counter(_pairs(topology))
     ways = ", ".join(f"{count} pairs {kind}" for kind, count in kinds.most_common())
     direct = sum(each["direct"] for each in copies)
     copied = f"{direct} of {len(copies)} neighbours copy directly" if copies else ""
-    return CheckResult(OK, "; ".join(filter(None, [ways, copied])) or "not told")
+    return CheckResult(OK, "; ".join(filter(None, [ways, copied])) or "unknown")
 
 
 def _pairs(topology: str) -> list[str]:
@@ -201,16 +218,18 @@ def _infiniband(said: Mapping[str, Any]) -> CheckResult | None:
     value = f"{len(active)} of {len(ports)} ports active{rate}"
     limit = said["memlock"]
     if limit is not None and limit < GIB:
-        hint = "memlock unlimited in /etc/security/limits.d, and LimitMEMLOCK=infinity for sshd"
+        hint = "set memlock to unlimited in /etc/security/limits.d, and LimitMEMLOCK=infinity for sshd"
         return CheckResult(FAIL, f"{value}; only {size(limit)} of memory may be locked", hint)
-    return CheckResult(OK if active else WARN, value, "" if active else "ibstat shows why; NCCL will use TCP")
+    return CheckResult(
+        OK if active else WARN, value, "" if active else "ibstat shows why no port is active; NCCL will use TCP"
+    )
 
 
 def _shared_memory(said: Mapping[str, Any]) -> CheckResult:
     if said["removes_ipc"]:
-        hint = "RemoveIPC=no in /etc/systemd/logind.conf, or loginctl enable-linger"
+        hint = "set RemoveIPC=no in /etc/systemd/logind.conf, or run loginctl enable-linger"
         return CheckResult(WARN, "logind removes NCCL's shared memory when the last session ends", hint)
-    return CheckResult(OK, "shared memory stays")
+    return CheckResult(OK, "shared memory is kept when sessions end")
 
 
 def _listed(numbers: Sequence[int]) -> str:

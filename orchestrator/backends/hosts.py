@@ -1,5 +1,4 @@
-"""Opens connections to other machines, does work on several machines in parallel, and combines their errors into one.
-"""
+"""Opens connections to machines, does work on several machines in parallel, and combines their errors into one."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
             raise
         except Exception as error:  # noqa: BLE001 (an answer can cause any error; the other machines continue)
             host, kind = getattr(machines[number], "name", f"node {number}"), type(error).__name__
-            failed[number] = BackendError(f"{host}: what it answered led to an error: {kind}: {error!s:.300}")
+            failed[number] = BackendError(f"{host}: its answer led to an error: {kind}: {error!s:.300}")
 
     if all(
         each == machines[min(machines)] for each in machines.values()

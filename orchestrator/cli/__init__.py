@@ -21,7 +21,7 @@ __all__ = ["main", "orch"]
 # The number of new objects between two garbage collections. Most objects of a command are its imports, which stay, so
 # more frequent collections would take a tenth of its time and free nothing.
 GARBAGE = 50_000
-ROOM = "make room there: df -h shows the space, df -i the files that may still be made"
+ROOM = "make room on that disk: df -h shows the free space, and df -i the number of files that can still be created"
 # Errors that this machine causes and not a bug in orch, each with advice.
 OF_THE_MACHINE = {
     errno.ENOSPC: ROOM,
@@ -88,7 +88,7 @@ def _say_bug(error: Exception) -> int:
     if os.environ.get("ORCH_DEBUG"):
         raise error
     say(f"orch: an error in orch itself: {type(error).__name__}: {error}")
-    say("  ORCH_DEBUG=1 shows where; please report it")
+    say("  set ORCH_DEBUG=1 to see the traceback, and please report the error")
     return EXIT_ORCH_FAILED
 
 

@@ -21,7 +21,7 @@ PROGRAM = "orchestrator.cli.ui_process"
 def check_packages() -> None:
     """Raise OrchError if the packages of the page are not installed."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise OrchError("the page needs packages that are not installed", "pip install 'orchrun[ui]'")
+        raise OrchError("orch ui needs Python packages that are not installed", "pip install 'orchrun[ui]'")
 
 
 def detached_server(root: Path) -> tuple[Server, str]:

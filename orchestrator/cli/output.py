@@ -61,8 +61,8 @@ def say_unknown_secrets(runs: Sequence[RunDir], verb: str, where: str) -> list[s
     from orchestrator.runs.leaving import unknown_secrets
 
     if unknown := unknown_secrets(*runs):
-        say(f"{', '.join(unknown)}: not set in this shell, so orch can't mask it in what the run printed")
-        say(f"  export {unknown[0]} and {verb} again, or look for it in the {where} before you send them")
+        say(f"{', '.join(unknown)}: not set in this shell, so orch can't mask this secret in the run's output")
+        say(f"  export {unknown[0]} and {verb} again, or search the {where} for the secret before you send them")
     return unknown
 
 

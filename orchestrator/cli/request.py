@@ -68,7 +68,7 @@ def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "env",
             multiple=True,
             metavar="NAME[=VALUE]",
-            help="Set an environment variable, or pass on the shell's.",
+            help="Set an environment variable, or pass on the shell's value.",
         ),
         click.option("--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes (overrides the profile)."),
         click.option("--nproc-per-node", metavar="N|auto", help="Ranks per node (overrides the profile)."),

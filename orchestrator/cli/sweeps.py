@@ -79,7 +79,7 @@ def submit_points(
     job = (job_of(runs[0]) or "").partition("_")[0]
     array = f", {runs[0].record().scheduler} job array {job}" if job else ""
     say(f"submitted {sweep}: {len(runs)} runs, {runs[0].run_id} to {runs[-1].run_id}{array}")
-    say(f"  orch status {sweep}     all of them\n  orch best {by}{sweep}     ranked")
+    say(f"  orch status {sweep}     shows all runs\n  orch best {by}{sweep}     ranks them")
     return 0
 
 
@@ -90,7 +90,7 @@ def _say_fields(found: Sweep) -> None:
         if axis.is_argument:
             say(f"{what}: {axis.word} is appended to the job's args")
         elif axis.word != axis.field:
-            say(f"{what}: {axis.word} is {axis.field}")
+            say(f"{what}: {axis.word} sets {axis.field}")
 
 
 def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
@@ -105,7 +105,7 @@ def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
     count = f"{len(found.points)} run{'s' * (len(found.points) != 1)}"
     what = f"{pointer.run_id}: {count}, which {pointer.host} supervises"
     say(f"submitted {what}: you can shut down this machine")
-    say(f"  orch status {pointer.run_id}     all of them")
+    say(f"  orch status {pointer.run_id}     shows all runs")
     return 0
 
 

@@ -62,9 +62,9 @@ def _no_option(typed: str, context: click.Context) -> UsageError:
     )
     hints = [f"did you mean {meant[0]}?"] if meant else []
     if context.info_name == "run":
-        hints.append(f"an option of the script stands after it: orch run -- train.py {typed} ...")
+        hints.append(f"write an option of the script after the script: orch run -- train.py {typed} ...")
     elif _takes_arguments(context):
-        hints.append(f"an option of the script stands after --: {context.command_path} JOB -- {typed} ...")
+        hints.append(f"write an option of the script after --: {context.command_path} JOB -- {typed} ...")
     hints.append(f"all options: {context.command_path} --help")
     return UsageError(f"{context.info_name} has no option {typed}", "\n".join(hints))
 
@@ -78,7 +78,7 @@ def _too_much(words: str, context: click.Context) -> UsageError:
     if any("--profile" in param.opts for param in params) and first in _profiles(given[0]):
         return UsageError(f"the profile '{first}' is given without -p", " ".join([typed, "-p", first, *more]))
     hint = (
-        f"arguments of the script stand after --: {typed} -- {words}" if _takes_arguments(context) else _usage(context)
+        f"write the script's arguments after --: {typed} -- {words}" if _takes_arguments(context) else _usage(context)
     )
     return UsageError(f"{context.info_name}: unexpected argument '{words}'", hint)
 

@@ -160,5 +160,5 @@ def _choice(package: Package, source: Any, interpreter: Interpreter, folder: str
         file = source.filename
     is_sdist = not file.endswith(".whl")
     if not is_sdist and not _fits(file, set(interpreter.tags())):
-        raise NoChoiceError(f"{package.name} {version} has no wheel that fits, only {file}")
+        raise NoChoiceError(f"{package.name} {version} has no wheel for this Python and platform, only {file}")
     return Choice(package.name, version, file, sha256, url, is_sdist=is_sdist)

@@ -55,11 +55,12 @@ def read_lock(wanted: PythonEnvironment, code_dir: Path) -> Lock:
     path = code_dir / wanted.lock
     if not path.resolve().is_relative_to(code_dir.resolve()):
         raise UsageError(
-            f"{path}: the lock is outside the code folder {code_dir}", "set code.dir to a folder that has it"
+            f"{path}: the lock is outside the code folder {code_dir}",
+            "set `code.dir` in the job to a folder that contains the lock",
         )
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"{path} is too large for a lock file", "name a lock file in environment.lock")
+            raise UsageError(f"{path} is too large for a lock file", "set `environment.lock` in the job to a lock file")
         text = path.read_text("utf-8")
     except OSError as error:
         raise UsageError(
@@ -112,7 +113,9 @@ def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
-    hint = "make a lock of it: uv pip compile requirements.in --generate-hashes -o requirements.txt"
+    hint = (
+        "write a lock file from the requirements: uv pip compile requirements.in --generate-hashes -o requirements.txt"
+    )
     found: dict[str, frozenset[str]] = {}
     for number, line in _lines(lock.text):
         if line.startswith(_INCLUDES):

@@ -96,7 +96,7 @@ def chosen(store: WheelStore, lock: Lock, interpreter: Interpreter) -> tuple[Cho
     try:
         found = choose(lock, lock.pylock or _compiled(lock, interpreter), interpreter, allowed)
     except NoChoiceError as error:
-        raise LockError(f"{lock.name} does not fit ({interpreter.words}): {error}") from None
+        raise LockError(f"{lock.name} does not fit the nodes' Python ({interpreter.words}): {error}") from None
     found = tuple(store.built(each, interpreter) if each.is_sdist else each for each in found)
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_json(place, [asdict(each) for each in found], mode=0o600)

@@ -31,7 +31,8 @@ def find_uv() -> Path:
     if (found := shutil.which("uv")) is not None:
         return Path(found)
     raise UsageError(
-        "uv is not installed on this machine, and environment: needs it", "install it beside orch: pip install uv"
+        "uv is not installed on this machine, and `environment` in the job needs it",
+        "install it into orch's environment: pip install uv",
     )
 
 

@@ -86,7 +86,8 @@ class WheelStore:
                     raise WheelError(
                         f"{choice.name} {choice.version}: {choice.file} from {where.hostname or where.path} "
                         f"has the sha256 {found}, and the lock names {choice.sha256}",
-                        "the file was changed or replaced there since it was locked: lock it again if you trust it",
+                        "the file at this address has changed since the lock was written: create the lock "
+                        "again if you trust the file",
                     )
         except (OSError, ValueError) as error:  # _open raises OSError for the errors of http.client
             what = f"{choice.name} {choice.version}: {choice.file} can't be fetched from {where.hostname or where.path}"

@@ -51,7 +51,7 @@ def _no_log(state: RunState, selection: Selection) -> OrchError:
     rank, node = selection.rank, selection.node
     which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "the run has"
     if state.is_final:
-        return OrchError(f"{which} no log here; the run {_ENDS[state.state]}",
+        return OrchError(f"{which} no log on this machine; the run {_ENDS[state.state]}",
                          f"see: orch why {state.run_id}")  # fmt: skip
     return OrchError(f"{which} no log yet: the run is {state.state}", f"see: orch status {state.run_id}")
 
@@ -84,7 +84,7 @@ def compiled(text: str) -> re.Pattern[str]:
         hint = "--grep takes a Python regular expression; \\[ \\( \\* \\? \\. stand for these characters themselves"
         raise UsageError(f"--grep {text!r}: {error.msg}{where}", hint) from None
     except (RecursionError, OverflowError):
-        raise UsageError("--grep: this expression is too large", "give a shorter one") from None
+        raise UsageError("--grep: this expression is too large", "give a shorter expression") from None
 
 
 def moment_of(text: str, now: float) -> float:

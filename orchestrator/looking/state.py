@@ -94,7 +94,9 @@ def check_kind(run: RunDir, record: RunRecord) -> None:
     if not known:
         said = f"{run.path / 'run.json'} says that the run is of kind {record.kind!r}, which this orch doesn't know"
         raise StoreError(
-            said, "install the package that adds this kind; else the file was damaged, or a newer orch wrote it"
+            said,
+            "install the package that adds this kind; if no package adds it, the file is damaged or a "
+            "newer orch wrote it",
         )
 
 

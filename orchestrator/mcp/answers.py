@@ -115,7 +115,9 @@ def metrics(
     name = metric or (of_job.name if of_job is not None and of_job.name in names else default_metric(names))
     curve = curve_of(folder.run_id, series.values(name), most=points)
     if curve is None and metric:
-        raise UsageError(f"run {folder.run_id} has no metric '{metric}'", "without a metric, the answer names all")
+        raise UsageError(
+            f"run {folder.run_id} has no metric '{metric}'", "leave the metric out, and the answer lists all metrics"
+        )
     samples, hosts = newest_samples(folder), {node.node: node.host for node in state_of(folder).nodes}
     machines = [{"node": node.node, "host": hosts.get(node.node), **node.samples[-1].to_json()} for node in samples]
     return answer(

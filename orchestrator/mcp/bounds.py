@@ -39,7 +39,9 @@ def answer(value: Any, redaction: Redaction) -> dict[str, Any]:
         found = {"notice": NOTICE, **_short(_marked(redaction.json(_few(to_json(value), items))), characters)}
         if length_of(found) <= MOST_CHARACTERS:
             return found
-    raise UsageError(f"the answer is longer than {MOST_CHARACTERS:,} characters", "the command line has it: --json")
+    raise UsageError(
+        f"the answer is longer than {MOST_CHARACTERS:,} characters", "the command line prints the whole answer: --json"
+    )
 
 
 def _marked(value: Any, name: str = "", *, is_inside: bool = False) -> Any:

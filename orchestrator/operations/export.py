@@ -52,11 +52,13 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
     """
     launch, bindings, address = _launch(run)
     if not 0 <= node < len(bindings):
-        raise UsageError(f"run {run.run_id} has no node {node}", f"its nodes are 0 to {len(bindings) - 1}: --node N")
+        raise UsageError(
+            f"run {run.run_id} has no node {node}", f"its nodes are 0 to {len(bindings) - 1}; choose one with --node N"
+        )
     if len({binding.nproc for binding in bindings}) > 1:
         raise UsageError(
             f"the nodes of {run.run_id} have different numbers of ranks, which accelerate can't start",
-            f"torchrun can: orch export torchrun {run.run_id}",
+            f"torchrun can start them: orch export torchrun {run.run_id}",
         )
     task, before = task_by_hand(run, launch.tasks[node])
     world = bindings[0].world_size
@@ -115,7 +117,9 @@ def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str
     done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("error: ")
-        raise OrchError(f"the checkpoint {chosen.path} could not be exported: {last}", "orch checkpoints --verify")
+        raise OrchError(
+            f"the checkpoint {chosen.path} could not be exported: {last}", "check it: orch checkpoints RUN --verify"
+        )
     return path, f"step {chosen.step}, {why}"
 
 
@@ -125,7 +129,7 @@ def _launch(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
     """
     launch, bindings, address = launch_of(run)
     if launch.tasks[0].program.kind == "command":
-        raise UsageError(f"{run.run_id} runs a command: and only a script: or module: can be exported")
+        raise UsageError(f"{run.run_id} runs a `command`, but only a `script` or `module` can be exported")
     return launch, bindings, address
 
 
@@ -155,14 +159,14 @@ def launch_of(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
     if bindings is None:
         raise UsageError(
             f"the nodes of {run.run_id} decide their number of ranks when they start, and have not started yet",
-            "try again when it has started, or submit with --nproc-per-node N",
+            "try again when the run has started, or submit with --nproc-per-node N",
         )
     found = [event.master_addr for event in of(events, Started) if event.master_addr]
     return launch, bindings, found[-1] if found else launch.master_addr
 
 
 def _notes(launch: LaunchPlan, port: int) -> list[str]:
-    notes = [f"# {launch.run_id} by hand: start it on all nodes; port {port} of node 0 must be free (--port)"]
+    notes = [f"# start {launch.run_id} by hand: run this on all nodes; port {port} of node 0 must be free (see --port)"]
     notes += notes_on_secrets(launch)
     if any(task.container for task in launch.tasks):
         notes.append("# the run's container is not entered: start this inside of it")
@@ -173,7 +177,7 @@ def notes_on_secrets(launch: LaunchPlan) -> list[str]:
     """Return a comment that names the variables that the user must set first; empty if there are none."""
     likely = (name for task in launch.tasks for name, _ in secret_values({}, task.env))
     names = dict.fromkeys([*launch.secret_names, *likely])
-    return [f"# export these before, they hold secrets and are not written here: {', '.join(names)}"] if names else []
+    return [f"# export these first, because secrets are not written to this file: {', '.join(names)}"] if names else []
 
 
 def redacted(run: RunDir, text: str) -> str:

@@ -124,13 +124,13 @@ def _take_folder(run: RunDir, target: Path) -> None:
     files.
     """
     if target.resolve().is_relative_to(run.path.resolve()):
-        raise UsageError(f"{target} is inside the run's own folder", "name another one: --to DIR")
+        raise UsageError(f"{target} is inside the run's own folder", "name another folder: --to DIR")
     try:
         receipt = RunDir(target).read(RECEIPT)
     except StoreError:
         receipt = {}
     if receipt and receipt.get("run_id") != run.run_id:
-        raise UsageError(f"{target} holds the results of run {receipt.get('run_id')}", "name another one: --to DIR")
+        raise UsageError(f"{target} holds the results of run {receipt.get('run_id')}", "name another folder: --to DIR")
     try:
         target.mkdir(parents=True, exist_ok=True)
         if receipt is None and any(target.iterdir()):
@@ -260,7 +260,7 @@ def choose(
             return asked[0], "the one asked for"
         there = ", ".join(str(each.step) for each in usable) or "none"
         bad = f"the checkpoint of step {which} is {asked[0].verdict}: {asked[0].reason}" if asked else ""
-        raise UsageError(bad or f"{folder} has no checkpoint of step {which}", f"there are: {there}")
+        raise UsageError(bad or f"{folder} has no checkpoint of step {which}", f"available steps: {there}")
     if not usable:
         return None, f"no checkpoint found in {folder}" + (" that may be used" if found else "")
     newest = max(usable, key=lambda each: each.order)

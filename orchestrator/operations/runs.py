@@ -92,8 +92,11 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
     if problem is not None and (problem := _record_cancel(run, now=now)) is not None:
         left = [f"{name} on {proof.host}" for proof in proofs for name in proof.survivors]
         said = f"still there: {', '.join(left)}" if left else "no process of it is left"
-        hint = "make room there, and cancel it again; otherwise it may be started again, and its verdict is not written"
-        raise StoreError(f"run {run.run_id} was ended, {said}; that could not be recorded: {problem.message}", hint)
+        hint = (
+            "make room on that disk, and cancel the run again; otherwise it may be started again, and its end "
+            "is not recorded"
+        )
+        raise StoreError(f"run {run.run_id} was ended, {said}; the end could not be recorded: {problem.message}", hint)
     reconcile(root, run)
     deliver_news(root)
     return Cancelled(state_of(run), tuple(proofs))
@@ -125,7 +128,7 @@ def _wait_for_verdict_of(host: str, run: RunDir) -> None:
     while run.ending() is None:
         if time.monotonic() > end:
             said = f"run {run.run_id} was started on {host}, and orch on that machine has not acted on the cancel yet"
-            raise BackendError(said, f"cancel it there: ssh {host} orch cancel {run.run_id}")
+            raise BackendError(said, f"cancel the run on that machine: ssh {host} orch cancel {run.run_id}")
         time.sleep(POLL_SECONDS)  # another machine writes the verdict, so this machine receives no file event
 
 

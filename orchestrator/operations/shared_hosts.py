@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 def shared_runs(profile: AnyProfile) -> tuple[list[SharedRun], list[str]]:
     """Return the runs on an ssh profile's hosts, including spares, and the hosts' error messages."""
     if profile.kind != "ssh":
-        hint = "the scheduler shows its own queue" if kind_named(profile.kind).scheduler else "name an ssh profile"
+        hint = (
+            "use the scheduler's own command to see its queue"
+            if kind_named(profile.kind).scheduler
+            else "name an ssh profile"
+        )
         raise UsageError(f"orch queue needs an ssh profile, and this one is of kind {profile.kind}", hint)
     found = backend_of(profile).holdings(profile)
     problems = [str(each["problem"]) for each in found if "problem" in each]

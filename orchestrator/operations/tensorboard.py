@@ -28,7 +28,8 @@ def program() -> list[str]:
         return [found]
     raise UsageError(
         "TensorBoard is installed neither in orch's environment nor on PATH",
-        f"install it into orch's: {sys.executable} -m pip install tensorboard\nor activate the environment that has it",
+        f"install it into orch's environment: {sys.executable} -m pip install tensorboard\n"
+        "or activate the environment that has it",
     )
 
 

@@ -96,7 +96,7 @@ def _hint_on_module(seen: Seen) -> str:
     which = "these interpreters there have it" if missed.has_it else "other interpreters there"
     return (
         f"{python} on {seen.culprit.host if seen.culprit is not None else '?'} has no module {module}"
-        f"{f'; {which}: {others}' if others else ''}; choose one with python: in the profile or "
+        f"{f'; {which}: {others}' if others else ''}; choose one with `python` in the profile or "
         f"--set profile.python=PATH, install it ({python} -m pip install ...), or put the module into the code folder; "
         "orch doctor -p PROFILE shows each machine's interpreter"
     )
@@ -113,35 +113,38 @@ def _hint_on_worker(seen: Seen) -> str:
 
 _ERRORS_OF_ORCH = ("LauncherLost", "Hang")
 _QUOTES_NCCL = re.compile(r"(torch\.distributed\.)?Dist\w*Error")
-_HINT_HOST_MEMORY = "the host ran out of memory: fewer ranks per node, or a smaller batch"
+_HINT_HOST_MEMORY = "the host ran out of memory: use fewer ranks per node, or a smaller batch"
 _HINT_KILLED = (
-    "if nobody killed the process, the host ran out of memory (dmesg shows it): fewer ranks, or a smaller batch"
+    "if nobody killed the process, the host ran out of memory (dmesg shows it): use fewer ranks, or a smaller batch"
 )
 _HINT_SHARED_MEMORY = (
-    "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers"
+    "shared memory is too small for the DataLoader: in a container, raise `container.shm`; otherwise use fewer workers"
 )
 
 # The ends that a leader, an agent, the supervisor or a scheduler reports, without an exit report of a rank. The report
 # has the error message, and the hint follows from its text.
 SMALL_PACKETS = Rule(
     "a path between two nodes passes small packets only (a smaller MTU on the way)", Cause.INFRA, Party.NODE,
-    "give all interfaces on the way the same MTU (ip link), and let ICMP's `fragmentation needed` pass",
+    "give all network interfaces between the nodes the same MTU (ip link), and let firewalls pass ICMP's "
+    "`fragmentation needed`",
     pattern=r"is the MTU smaller on the way",
 )  # fmt: skip
 PORTS_TAKEN = Rule(
     "all rendezvous ports of the agents are taken", Cause.INFRA, Party.MACHINE,
-    "ask that user to free them, or set ports: in the profile to a free range (ports: 20000-20100)",
+    "ask the user who holds the ports to free them, or set `ports` in the profile to a free range, such as "
+    "20000-20100",
     pattern=r"rendezvous ports are taken",
 )  # fmt: skip
 CANT_REACH = Rule(
     "a node can't reach node 0", Cause.INFRA, Party.NODE,
-    "a firewall, or an address of another network: open the profile's ports, or name addr and interface in it",
+    "a firewall blocks the connection, or the address belongs to another network: open the `ports` of the "
+    "profile, or set `addr` and `interface` in it",
     pattern=r"can't reach (node|its neighbour)",
 )  # fmt: skip
 LOST = Rule(
     "an agent is killed", Cause.INFRA, Party.NODE,
-    "if nobody killed the agent, the kernel may have, because memory was short (dmesg on that machine shows it): "
-    "fewer ranks or workers (num_workers) there, a smaller batch, or more memory for the job",
+    "if nobody killed the agent, the kernel may have, because memory was short (dmesg on that machine shows "
+    "it): use fewer ranks or workers (num_workers) there, a smaller batch, or more memory for the job",
     pattern=r"vanished without a word|its agent closed the connection",
 )  # fmt: skip
 VANISHED = LOST._replace(what="node 0's agent is killed")
@@ -159,7 +162,7 @@ NO_ROOM = Rule(
 )  # fmt: skip
 NO_INPUT = Rule(
     "an input can't be fetched, or has another sha256", Cause.INFRA, Party.NODE,
-    "set the input's source to an address that this node can open, or to a file that every node sees",
+    "set the input's `source` to an address that this node can open, or to a file that every node sees",
     pattern=r"input \S+ can't be fetched",
 )  # fmt: skip
 FOLDER_LOST = Rule(
@@ -188,27 +191,27 @@ _ENDS = (
 # lines are searched, and the program may have printed anything in them.
 _GPU_ERRORS = (
     _gpu(r"Error while (creating|attaching to) shared memory segment|/dev/shm/nccl", Party.USER,
-         "NCCL found no room in /dev/shm: in a container set container.shm; elsewhere make /dev/shm larger on that "
-         "node, or give the job env: {NCCL_SHM_DISABLE: '1'}, which is slower"),
+         "NCCL found no room in /dev/shm: in a container, raise `container.shm`; elsewhere make /dev/shm "
+         "larger on that node, or set `env: {NCCL_SHM_DISABLE: '1'}` in the job, which is slower"),
     _gpu(r"ibv_(reg_\w+|create_(cq|qp)) failed.{0,40}(Cannot allocate memory|errno 12)", Party.USER,
          "InfiniBand could not lock memory: raise the limit of locked memory on that node to unlimited (ulimit -l; "
          "memlock in /etc/security/limits.conf, LimitMEMLOCK of sshd or slurmd)"),
     _gpu(r"Duplicate GPU detected|Multiple Ranks are using the same GPU", Party.USER,
-         "two ranks of a node took the same GPU: give each its own, "
+         "two ranks of a node took the same GPU: give each rank its own, "
          "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), or start no more ranks than the node has GPUs"),
     _gpu(r"Mismatched NCCL version|NCCL library is too old|NCCL version mismatch", Party.USER,
-         "the nodes have different versions of NCCL: give all of them the same torch (environment.lock in the job)"),
+         "the nodes have different versions of NCCL: give all of them the same torch (`environment.lock` in the job)"),
     _gpu(r"(Bootstrap|NET/Socket) ?: [Nn]o (usable listening |socket )?interface found", Party.USER,
-         "NCCL found no network interface by its name: name one in the profile (interface), or take "
+         "NCCL found no network interface of the given name: set `interface` in the profile, or take "
          "NCCL_SOCKET_IFNAME out of the environment"),
     _gpu(r"NET/IB ?: Got (completion|async)|IBV_WC_\w+_ERR|ibv_modify_qp failed|NET/Socket ?: socket progress error"
          r"|socket(Progress|Poll|Start|Try|Finalize)\w*: "
          r"|ncclSystemError.{0,400}Connect(ion)? .{0,80}(refused|timed out)"
          r"|Call to connect .{0,80}failed", Party.NODE,
-         "the network between the nodes failed under NCCL: look at its links and counters (ibstat, ip -s link), or "
-         "name another interface in the profile"),
+         "the network between the nodes failed while NCCL used it: check its links and counters (ibstat, ip "
+         "-s link), or set another `interface` in the profile"),
     _gpu(r"ncclRemoteError|remote process exited or there was a network error", Party.NODE,
-         "a peer went away, or the network to it: look at the other ranks' logs (orch logs RUN --all)"),
+         "another rank ended, or the network to it failed: look at the other ranks' logs (orch logs RUN --all)"),
     _gpu(r"uncorrectable ECC error", Party.MACHINE,
          "a GPU's memory is broken: reset that GPU, or have it replaced (nvidia-smi -q -d ECC,ROW_REMAPPER shows "
          "which)"),
@@ -218,42 +221,44 @@ _GPU_ERRORS = (
          r"|GPU is lost|CUDA error: hardware stack error", Party.MACHINE,
          "a GPU of that host failed: its Xid is in dmesg; reset or power-cycle the host"),
     _gpu(r"CUDA-capable device\(s\) is/are busy or unavailable", Party.MACHINE,
-         "another program has that GPU for itself (nvidia-smi -q -d COMPUTE,PIDS), or the GPU is broken"),
+         "another program uses that GPU exclusively (nvidia-smi -q -d COMPUTE,PIDS), or the GPU is broken"),
     _gpu(r"(CUDA error|Error 802|Cuda failure[ \d]*): ?'?system not yet initialized", Party.MACHINE,
-         "the fabric manager does not run on that host: systemctl status nvidia-fabricmanager, of the driver's "
-         "version"),
+         "the fabric manager does not run on that host: check systemctl status nvidia-fabricmanager, and "
+         "that it has the driver's version"),
     _gpu(r"device-side assert", Party.USER,
-         "a kernel refused a value, mostly an index out of range (a label as large as the number of classes): run it "
-         "on a CPU, or with env: {CUDA_LAUNCH_BLOCKING: '1'}, which shows the line"),
+         "a CUDA kernel refused a value, mostly an index out of range (a label as large as the number of "
+         "classes): run the program on a CPU, or with `env: {CUDA_LAUNCH_BLOCKING: '1'}` in the job, which "
+         "shows the line"),
     _gpu(r"no kernel image is available", Party.USER,
-         "this torch, or an extension, was not built for that GPU: torch.cuda.get_arch_list() against nvidia-smi "
-         "--query-gpu=name,compute_cap"),
+         "this torch, or an extension, was not built for that GPU: compare torch.cuda.get_arch_list() with "
+         "nvidia-smi --query-gpu=name,compute_cap"),
     _gpu(r"driver version is insufficient|driver on your system is too old|forward compatibility was attempted"
          r"|unsupported toolchain", Party.USER,
          "that node's driver is too old for this torch: update the driver, or install a torch for an older CUDA"),
     _gpu(r"Found no NVIDIA driver", Party.USER,
-         "that machine has no NVIDIA driver, or its container gets none: let the script take the CPU there, or run "
-         "it where nvidia-smi shows a GPU"),
+         "that machine has no NVIDIA driver, or its container has no access to it: let the script use the "
+         "CPU there, or run it where nvidia-smi shows a GPU"),
     _gpu(r"No CUDA GPUs are available|ProcessGroupNCCL is only supported with GPUs, no GPUs found", Party.USER,
-         "torch sees no GPU on that machine: it has no NVIDIA driver, or its container gets none, or "
-         "CUDA_VISIBLE_DEVICES is empty; run it where nvidia-smi shows a GPU, or let the script take the CPU and the "
-         "backend gloo"),
+         "torch sees no GPU on that machine: it has no NVIDIA driver, or its container has no access to it, "
+         "or CUDA_VISIBLE_DEVICES is empty; run the script where nvidia-smi shows a GPU, or let it use the "
+         "CPU and the backend gloo"),
     _gpu(r"Torch not compiled with CUDA enabled", Party.USER,
-         "that torch was built for CPUs: install a build with CUDA for that python, or let the script take the CPU"),
+         "that torch was built for CPUs: install a build with CUDA for that Python, or let the script use the CPU"),
     _gpu(r"no CUDA-capable device|invalid device ordinal", Party.USER,
          "the rank chose a GPU number that does not exist: use LOCAL_RANK, and no more ranks than nvidia-smi -L and "
          "CUDA_VISIBLE_DEVICES show"),
     _gpu(r"Cannot re-initialize CUDA in forked subprocess|CUDA error: initialization error", Party.USER,
-         "CUDA was used before a fork: for a DataLoader multiprocessing_context='spawn'; else launcher: exec, and no "
-         "CUDA while modules are imported"),
+         "CUDA was used before a fork: give the DataLoader multiprocessing_context='spawn'; if the ranks are "
+         "forked, set `launcher: exec` in the job, or do not use CUDA while modules are imported"),
     _gpu(r"CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|(CUDA|HIP)( error:)? out of memory"
          r"|torch\.(cuda\.)?OutOfMemoryError|Cuda failure \d* ?'out of memory'|NVML_SUCCESS == r INTERNAL ASSERT",
          Party.USER,
-         "the GPU ran out of memory: lower global_batch or accumulate gradients, use precision bf16 or activation "
-         "checkpointing, shard (strategy fsdp), or env: {PYTORCH_CUDA_ALLOC_CONF: 'expandable_segments:True'}"),
+         "the GPU ran out of memory: lower global_batch or accumulate gradients, use precision bf16 or "
+         "activation checkpointing, shard (strategy fsdp), or set `env: {PYTORCH_CUDA_ALLOC_CONF: "
+         "'expandable_segments:True'}` in the job"),
     _gpu(r"illegal memory access|misaligned address|illegal instruction was|unspecified launch failure", Party.USER,
-         "a kernel went wrong: env: {CUDA_LAUNCH_BLOCKING: '1'} shows the line, compute-sanitizer the kernel; always "
-         "on the same host, it is the GPU"),
+         "a CUDA kernel failed: `env: {CUDA_LAUNCH_BLOCKING: '1'}` in the job shows the line, and "
+         "compute-sanitizer shows the kernel; if it always fails on the same host, the GPU is broken"),
     _gpu(r"Watchdog caught collective operation timeout", Party.USER,
          "a collective timed out: one rank was slow or gone; orch why and the other ranks' logs (orch logs RUN "
          "--all) tell which"),
@@ -280,15 +285,15 @@ RULES: tuple[Rule, ...] = (
     Rule("", hint=_hint_on_module, test=_rank(lambda end: end.missing is not None)),
     Rule(
         "a rank stands still", Cause.INFRA, Party.RANK,
-        "orch stacks RUN shows where each rank of a running attempt stands; set hang: in the job to wait longer",
+        "orch stacks RUN shows the stack of each rank of a running attempt; set `hang` in the job to wait longer",
         _culprit(lambda end: end.hang),
     ),
     Rule("", hint="the command was not found on that node: check its name and PATH", test=_code(127)),
     Rule("", hint="the command can't be executed: check its mode and its first line", test=_code(126)),
     SMALL_PACKETS,
     _says(r"time limit.* came before it had saved|saved nothing to go on from",
-          "raise the time limit (time:), or save checkpoints: docs/training.md#your-own-script; if the script saves "
-          "into another folder, set checkpoint.dir in the job to that folder"),
+          "raise the time limit (`time`), or save checkpoints: docs/training.md#your-own-script; if the "
+          "script saves into another folder, set `checkpoint.dir` in the job to that folder"),
     _says(r"setup line \d+ failed.*\b(module|ml): (command )?not found",
           "that node's login shell defines no `module`: let an earlier setup line source the file that defines it, "
           "such as `. /etc/profile.d/modules.sh` or `. /usr/share/lmod/lmod/init/bash`"),
@@ -297,19 +302,20 @@ RULES: tuple[Rule, ...] = (
           "that node has no module of this name: `module avail` on the node itself lists its modules"),
     _says(r"setup line \d+ failed.*(conda|mamba)(: (command )?not found| init|: CommandNotFoundError)",
           "that node's login shell does not set up conda: let an earlier setup line do it, such as `. "
-          "~/miniconda3/etc/profile.d/conda.sh`; or leave conda out, and set python to the environment's bin/python"),
+          "~/miniconda3/etc/profile.d/conda.sh`; or leave conda out, and set `python` to the environment's "
+          "bin/python"),
     _says(r"setup line \d+ failed",
-          "try the line on that node, in a login shell as orch does: bash -lc 'THE LINE'; then correct setup: in the "
-          "profile"),
+          "try the line on that node, in a login shell as orch does: bash -lc 'THE LINE'; then correct "
+          "`setup` in the profile"),
     _says(r"Argument list too long",
-          "a word of the command, or all variables and words together, are longer than that node's kernel allows: "
-          "put the text into a file, and pass the file's name"),
+          "an argument of the command, or all variables and arguments together, are longer than that node's "
+          "kernel allows: put the text into a file, and pass the file's name"),
     PORTS_TAKEN,
     _says(r"the launcher can't be started with",
-          "set python: in the profile to an interpreter that exists on every node"),
+          "set `python` in the profile to an interpreter that exists on every node"),
     _says(r"network interface \S+, which the profile names",
-          "name an interface that every node has (interface: in the profile), or leave interface out: then orch "
-          "takes the interface of the route to node 0"),
+          "name an interface that every node has (`interface` in the profile), or leave `interface` out: "
+          "then orch uses the interface of the route to node 0"),
     CANT_REACH,
     _says(r"in Lightning, but the product .* does not match the world size",
           "give the Trainer the numbers that orch has started: devices=int(os.environ['LOCAL_WORLD_SIZE']), "
@@ -318,25 +324,28 @@ RULES: tuple[Rule, ...] = (
     LOST,
     VANISHED,
     _says(r"Cannot allocate memory|MemoryError|can't allocate memory",
-          "the host ran out of memory: fewer ranks per node, or a smaller batch"),
+          "the host ran out of memory: use fewer ranks per node, or a smaller batch"),
     _says(r"No space left on device|Disk quota exceeded",
-          "a disk is full: make room in the run directory, or set checkpoint.dir elsewhere"),
+          "a disk is full: make room in the run directory, or set `checkpoint.dir` to a folder on another disk"),
     _says(r"Too many open files|Resource temporarily unavailable",
-          "a limit of that node: raise ulimit -n (open files) or ulimit -u (processes), or use fewer ranks per node"),
+          "a limit of that node was reached: raise ulimit -n (open files) or ulimit -u (processes), or use "
+          "fewer ranks per node"),
     _says(r"bus error|SIGBUS|unable to (open|write to|mmap) shared memory|/dev/shm",
-          "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers"),
+          "shared memory is too small for the DataLoader: in a container, raise `container.shm`; otherwise "
+          "use fewer workers"),
     _says(r"the module \S+ is missing on",
-          "install it there for that python (for a container into its image), or set python in the profile to an "
-          "interpreter that has it; orch doctor -p PROFILE shows each machine's"),
+          "install the module there for that Python (for a container, in its image), or set `python` in the "
+          "profile to an interpreter that has it; orch doctor -p PROFILE shows each machine's interpreter"),
     _says(r"ModuleNotFoundError|ImportError|No module named",
-          "an import failed: install the package for that python, name another python in the profile (--set "
+          "an import failed: install the package for that Python, name another Python in the profile (--set "
           "profile.python=PATH), or put the module into the code folder"),
     _says(r"Address already in use|EADDRINUSE",
-          "a port is taken: use MASTER_PORT from the environment, don't fix one in the program"),
+          "a port is taken: use MASTER_PORT from the environment, and do not hard-code a port in the program"),
     _says(r"Timed out|timeout|DistStoreError|wait timeout",
           "a collective timed out: one rank was slow or gone; look at the other ranks' logs (orch logs RUN --all)"),
     _says(r"in a row hit the time limit without",
-          "raise time: in the profile, or have the script save checkpoints and resume from them (docs/own-scripts.md)"),
+          "raise `time` in the profile, or have the script save checkpoints and resume from them "
+          "(docs/own-scripts.md)"),
     _says(r"\bnan\b|not a finite|Loss is nan",
           "the loss is not a number: lower the learning rate, or check the data"),
     _says(NO_TERMINAL,
@@ -345,7 +354,8 @@ RULES: tuple[Rule, ...] = (
     _says(r"Permission denied",
           "this user may not read, write or run a file: check its owner and mode on that node"),
     _says(r"No such file or directory|FileNotFoundError",
-          "a file is missing on that node: only the code folder, without ignored files, and inputs are sent elsewhere"),
+          "a file is missing on that node: orch sends only the code folder, without ignored files, and the "
+          "job's inputs to other machines"),
     Rule("a rank raises", Cause.USER_ERROR, test=_raised),
     Rule(
         "a launcher is frozen (SIGSTOP)", Cause.INFRA, Party.NODE,

@@ -70,7 +70,7 @@ def note_on_spawning(prepared: Prepared) -> str:
     """
     nodes = prepared.profile.nodes
     where = "1 rank on 1 node" if nodes == 1 else f"1 rank on each of {nodes} nodes"
-    return f"note: {prepared.spawning}, so it is started once: {where}; --nproc-per-node N starts N ranks a node"
+    return f"note: {prepared.spawning}, so orch starts it once: {where}; --nproc-per-node N starts N ranks per node"
 
 
 def note_on_python(prepared: Prepared) -> str:
@@ -97,12 +97,13 @@ def note_on_gpus(prepared: Prepared) -> str:
     if not 0 < there < needed or profile.backend == "gloo":
         return ""
     few = "GPU is" if there == 1 else "GPUs are"
-    return f"note: this machine's {there} {few} too few for {needed} on {profile.nodes} nodes: they train on its CPUs"
+    said = f"this machine's {there} {few} too few for {needed} on {profile.nodes} nodes"
+    return f"note: {said}, so the ranks train on its CPUs"
 
 
 def note_on_wait() -> str:
     """Return a note that this machine must stay on as long as the run waits in the queue for shared hosts."""
-    return "note: this machine keeps the run's place in the queue and starts it: leave it on until then"
+    return "note: this machine keeps the run's place in the queue and starts the run: leave it on until then"
 
 
 def note_on_supervisor(prepared: Prepared, *, starts_later: bool = False) -> str:

@@ -237,7 +237,9 @@ def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
         from orchestrator.environments.packages import recorded_lock
 
         if (lock := recorded_lock(repeats)) is None:
-            raise UsageError(f"run {repeats.run_id} has no record of its lock", "submit the job file instead")
+            raise UsageError(
+                f"run {repeats.run_id} has no copy of its lock file", "submit the job file instead of repeating the run"
+            )
         return lock
     from orchestrator.environments.lock import read_lock
 
@@ -253,12 +255,17 @@ def _after(root: Path, text: str) -> Dependency | None:
     if not colon:
         name, wants = text, "ok"
     if wants not in ("ok", "any"):
-        hint = f"--after {name} starts when it has succeeded, --after {name}:any when it has ended in any state"
+        hint = (
+            f"--after {name} starts the run when {name} has succeeded, --after {name}:any when it has ended in "
+            "any state"
+        )
         raise UsageError(f"--after {text}: '{wants}' is neither ok nor any", hint)
     after = Dependency(find_sweep(root, name) or find_run(root, name).run_id, succeeds=wants == "ok")
     wait = dependencies.wait_of(root, after)
     if wait is not None and wait.is_unsatisfiable:
-        raise UsageError(f"--after {text}: {wait.reason}", f"to start however it ended: --after {name}:any")
+        raise UsageError(
+            f"--after {text}: {wait.reason}", f"to start the run however the other ended: --after {name}:any"
+        )
     return after if wait is not None else None
 
 
@@ -296,7 +303,7 @@ def _checkpoint_of(root: Path, text: str) -> str:
         )
     if colon:
         steps = ", ".join(str(each.step) for each in found) or "none"
-        raise UsageError(f"run {run.run_id} left no checkpoint of step {step}", f"there are: {steps}")
+        raise UsageError(f"run {run.run_id} left no checkpoint of step {step}", f"available steps: {steps}")
     raise UsageError(f"run {run.run_id} left no checkpoint in {folder}", "submit without --resume, or name another run")
 
 

@@ -25,8 +25,8 @@ def check_has_values(run: RunDir) -> None:
     """Raise UsageError if the run is a trial of a search that has not chosen the trial's values yet."""
     point = run.record().point
     if point is not None and point.is_trial and not point.values:
-        hint = "repeat a trial that has begun, or give values: --set, or -- ARGUMENTS"
-        raise UsageError(f"{run.run_id} has no values yet, because its search chooses them at the run's start", hint)
+        hint = "repeat a trial that has started, or set the values yourself: --set, or -- ARGUMENTS"
+        raise UsageError(f"{run.run_id} has no values yet, because its search chooses them when the run starts", hint)
 
 
 def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[str, Any]) -> Loaded:

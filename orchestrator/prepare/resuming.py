@@ -62,6 +62,9 @@ def note_on_resume(job: Job, code_dir: Path) -> str:
     step = f" of step {given.step}" if given.is_counted else ""
     what = f"note: the run resumes from {given.path}{step} ({_NAMES[given.format]})"
     if job.training is not None:
-        return f"{what}: the training loads it"
+        return f"{what}, which the training loads"
     library = ", for example by run.resume()" if given.format is Format.ORCH else ""
-    return f"{what}: its path is passed to every rank in ORCH_RESUME_FROM, and the script has to load it{library}"
+    return (
+        f"{what}; its path is passed to every rank in ORCH_RESUME_FROM, and the script has to load the "
+        f"checkpoint{library}"
+    )

@@ -29,7 +29,7 @@ def note_on_time_limit(job: Job, profile: AnyProfile, code_dir: Path) -> str:
         return ""
     return (
         f"note: {job.script} saves no checkpoint, so all its work is lost at its time limit "
-        f"({timedelta(seconds=limit)}); raise time:, or see docs/training.md#your-own-script"
+        f"({timedelta(seconds=limit)}); raise `time`, or see docs/training.md#your-own-script"
     )
 
 

@@ -78,7 +78,7 @@ def overwrite_line(path: str | Path, value: Any, size: int) -> None:
     """
     line = json.dumps(value).encode().ljust(size - 1) + b"\n"
     if len(line) > size:
-        raise ValueError(f"{path}: {len(line)} bytes are more than {size}")
+        raise ValueError(f"{path}: {len(line)} bytes do not fit into {size} bytes")
     descriptor = open_own(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.pwrite(descriptor, line, 0)

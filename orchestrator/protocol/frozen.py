@@ -58,7 +58,7 @@ class Frozen:
         missing = [name for name, value in held.items() if value is MISSING]
         if missing or len(first) > len(taken) or not values.keys() <= taken:
             wrong = [*missing, *sorted(values.keys() - taken), *map(repr, first[len(taken) :])]
-            raise TypeError(f"{type(self).__name__}: missing, unknown or too many: {', '.join(wrong)}")
+            raise TypeError(f"{type(self).__name__}: fields are missing, unknown or too many: {', '.join(wrong)}")
         self.__dict__.update(held)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -17,7 +17,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         value = json.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the JSON is nested too deeply") from None
     _check_levels(text, value)
     return value
 
@@ -40,4 +40,4 @@ def _check_levels(text: str, value: Any) -> None:
         level = [each for values in within for each in values if isinstance(each, (dict, list))]
         if not level:
             return
-    raise ValueError("it is nested too deeply")
+    raise ValueError("the JSON is nested too deeply")

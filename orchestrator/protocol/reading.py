@@ -147,7 +147,7 @@ def _contents(descriptor: int, most: int) -> bytes:
     finally:
         os.close(descriptor)
     if size > most or len(data) > most:
-        raise OSError(errno.EFBIG, f"it has more than {_amount(most)}")
+        raise OSError(errno.EFBIG, f"the file is larger than {_amount(most)}")
     return data
 
 
@@ -179,7 +179,7 @@ def _seen(path: str, top: str) -> int:
         path = f"./{path}"  # pathlib leaves out the dot
     names = [each for each in path[len(top) :].split("/") if each] if path.startswith(f"{top}/") else []
     if not names or ".." in names:
-        raise OSError(errno.EINVAL, f"it is not below {top}", path)
+        raise OSError(errno.EINVAL, f"the path is not below {top}", path)
     try:
         return _walked(top, names)
     except OSError as error:
@@ -203,7 +203,7 @@ def _walked(top: str, names: list[str]) -> int:
 
 def _refuse_link(descriptor: int) -> None:
     if stat.S_ISLNK(os.fstat(descriptor).st_mode):
-        raise NotOrdinaryError(errno.ELOOP, "a folder of its path is a link, which orch does not follow")
+        raise NotOrdinaryError(errno.ELOOP, "a folder in the path is a symbolic link, which orch does not follow")
 
 
 def _check_regular(mode: int, path: _Path) -> None:

@@ -135,7 +135,7 @@ class NodeTask(Frozen):
     def from_json(data: Mapping[str, Any]) -> NodeTask:
         """Return the task that `to_json` wrote. Raises ValueError if its format is unknown to this version of orch."""
         if data.get("version") != WIRE_VERSION:
-            raise ValueError(f"this task has format {data.get('version')}, this agent reads {WIRE_VERSION}")
+            raise ValueError(f"this task has format {data.get('version')}, but this agent reads {WIRE_VERSION}")
         values = {**data, "program": Program(**{**data["program"], "args": tuple(data["program"]["args"])})}
         values["inputs"] = tuple(Input(**item) for item in data["inputs"])
         if data["container"] is not None:

@@ -25,30 +25,34 @@ class TrainingOptions(Frozen):
 
     task: Union[str, Path] = setting("the task's Python file, relative to the code folder", unit="FILE")
     epochs: Optional[int] = setting(
-        "how often to go through the training data", default=None, least=1, unset="1 without steps"
+        "how many times to pass over the training data", default=None, least=1, unset="1 without steps"
     )
     steps: Optional[int] = setting(
-        "stop after this many optimizer steps", default=None, least=1, more="those before a resume included"
+        "stop after this many optimizer steps", default=None, least=1, more="steps before a resume count too"
     )
     global_batch: int = setting("samples per step over all ranks; the world size must divide it", default=96, least=1)
     lr: Optional[float] = setting("learning rate", default=1e-3, above=0, unit="RATE")
     seed: int = setting("seed of weights, order and augmentation", default=0, least=0)
-    eval_every: int = setting("steps between evaluations; 0: each epoch", default=0, least=0)
-    save_every: int = setting("steps between checkpoints; 0: each epoch", default=0, least=0)
+    eval_every: int = setting("steps between evaluations; 0: once per epoch", default=0, least=0)
+    save_every: int = setting("steps between checkpoints; 0: once per epoch", default=0, least=0)
     log_every: int = setting("steps between log lines", default=10, least=1)
     clip: Optional[float] = setting(
         "clip the norm of all gradients to this value; none by default", default=None, above=0, unit="NORM"
     )
     schedule: Literal["constant", "linear", "cosine"] = setting(
-        "how the learning rate falls to 0 at the last step", default="constant"
+        "how the learning rate changes: it stays constant, or falls to 0 at the last step", default="constant"
     )
-    warmup: int = setting("steps in which the learning rate rises from 0", default=0, least=0)
+    warmup: int = setting("number of first steps in which the learning rate rises from 0", default=0, least=0)
     deterministic: bool = setting(
-        "use deterministic algorithms only", default=False, more="a resumed run then equals one without interruption"
+        "use deterministic algorithms only",
+        default=False,
+        more="a resumed run then gives the result of an uninterrupted one",
     )
-    device: Literal["auto", "cpu", "cuda"] = setting("auto: GPUs, where the machine has any", default="auto")
+    device: Literal["auto", "cpu", "cuda"] = setting("auto: GPUs, if the machine has any", default="auto")
     precision: Precision = setting(
-        "bf16, fp16: forward in 16 bits, weights in float32; auto: tf32 on GPUs, fp32 on CPUs", default="auto"
+        "bf16, fp16: compute the forward pass in 16 bits, keep the weights in float32; auto: tf32 on GPUs, "
+        "fp32 on CPUs",
+        default="auto",
     )
     channels_last: bool = setting("use torch's channels_last memory format, for convolutions", default=False)
     compile: Literal["none", "inductor", "aot_eager"] = setting(
@@ -67,57 +71,71 @@ class TrainingOptions(Frozen):
     )
     fused: bool = setting("use torch's fused optimizer", default=False, more="the task must pass fused=options.fused")
     memory_history: bool = setting(
-        "record the GPU's memory use; a snapshot is an output if memory runs out", default=False
+        "record the GPU's memory use, and add a snapshot to the outputs if memory runs out", default=False
     )
     sampler: Literal["exact", "distributed"] = setting(
-        "exact never pads the last batch", default="exact", more="distributed is torch's, which does"
+        "exact: never pads the last batch", default="exact", more="distributed: torch's sampler, which pads it"
     )
     workers: Union[Literal["auto"], int, None] = setting(
-        "DataLoader workers of each rank; auto: its share of the cores, 4 at most", default="auto", least=0
+        "DataLoader workers of each rank; auto: the rank's share of the cores, at most 4", default="auto", least=0
     )
     worker_start: Literal["fork", "spawn"] = setting(
-        "spawn: start each worker as a new interpreter", default="fork", more="for libraries that a fork breaks"
+        "spawn: start each worker as a new interpreter", default="fork", more="some libraries do not work after a fork"
     )
-    offline: Optional[Literal["digits"]] = setting("data to train on if the task's can't be downloaded", default=None)
-    offline_epochs: Optional[int] = setting("passes over that data; epochs by default", default=None, least=1)
+    offline: Optional[Literal["digits"]] = setting(
+        "data to train on if the task's data can't be downloaded", default=None
+    )
+    offline_epochs: Optional[int] = setting(
+        "passes over the offline data; as many as epochs by default", default=None, least=1
+    )
     data: Union[str, Path, None] = setting(
         "folder of the data", default=None, unit="DIR", unset="$ORCH_DATA_DIR, then ~/.cache/orch/data"
     )
-    strategy: Strategy = setting("how the devices are used", default="ddp", more="see docs/training.md")
+    strategy: Strategy = setting(
+        "how the ranks share the model and the work", default="ddp", more="see docs/training.md"
+    )
     accumulate: int = setting(
         "accumulate gradients over this many parts of a step, for less memory",
         default=1,
         least=1,
-        more="they are exchanged once",
+        more="gradients are exchanged once per step",
     )
     gradient_as_bucket_view: bool = setting("ddp: gradients are views of the communication buckets", default=True)
-    static_graph: bool = setting("ddp: every step uses the same parameters in the same order", default=False)
+    static_graph: bool = setting(
+        "ddp: promise that every step uses the same parameters in the same order", default=False
+    )
     sync_batchnorm: bool = setting("ddp: BatchNorm over the global batch; GPUs only", default=False)
-    bucket_cap_mb: Optional[int] = setting("ddp: MiB of gradients in one all-reduce; torch's 25", default=None, least=1)
+    bucket_cap_mb: Optional[int] = setting(
+        "ddp: MiB of gradients in one all-reduce; 25 by default, as in torch", default=None, least=1
+    )
     gradient_compression: Literal["none", "fp16", "bf16"] = setting(
         "ddp: all-reduce gradients in 16 bits", default="none"
     )
     async_save: bool = setting("write checkpoints in the background, from a copy in memory", default=False)
-    micro_batches: int = setting("pipeline: micro-batches of a batch", default=4, least=1)
+    micro_batches: int = setting("pipeline: number of micro-batches per batch", default=4, least=1)
     reshard_after_forward: bool = setting(
         "fsdp: free a block's weights after its forward pass",
         default=True,
-        more="without this, less traffic and more memory",
+        more="without it, training needs less traffic and more memory",
     )
-    shard_ranks: Optional[int] = setting("fsdp: ranks that share one copy of the weights; all", default=None, least=1)
-    tensor_ranks: int = setting("fsdp: ranks that share each layer, by the task's plan", default=1, least=1)
+    shard_ranks: Optional[int] = setting(
+        "fsdp: number of ranks that share one copy of the weights; all by default", default=None, least=1
+    )
+    tensor_ranks: int = setting(
+        "fsdp: number of ranks that split each layer as the task's plan says", default=1, least=1
+    )
     timeout: int = setting(
         "seconds that ranks wait for each other at the start and around saves", default=1800, least=1, unit="S"
     )
     step_timeout: int = setting("seconds that ranks wait for each other in a step", default=600, least=1, unit="S")
     init_method: str = setting(
-        "where the ranks meet; tcp://HOST:PORT needs a free port of rank 0's host",
+        "address where the ranks meet; tcp://HOST:PORT needs a free port of rank 0's host",
         default="env://",
         matches=r"^(env://|tcp://[^/\s]+:\d{1,5})$",
         unit="URL",
     )
     options: dict[str, Union[bool, int, float, str]] = setting(
-        "passed on to the task", default_factory=dict, unit="K=V"
+        "options that are passed on to the task", default_factory=dict, unit="K=V"
     )
 
 

@@ -77,7 +77,7 @@ def read(cls: type[Made], data: Any, *, lenient: bool = False) -> Made:
     instead.
     """
     if not isinstance(data, Mapping):
-        raise DamagedError(f"it is no object of {cls.__name__}")
+        raise DamagedError(f"the value is not an object with the fields of {cls.__name__}")
     plan: Any = cls
     fields, defaults = _plan_of(plan)
     values = dict(defaults)  # in the order of the fields
@@ -233,7 +233,7 @@ def _reader_of(hint: Any) -> _Reader:
 def _exactly(cls: type) -> _Reader:
     def same(value: Any) -> Any:
         if type(value) is not cls:
-            raise DamagedError(f"it is no {cls.__name__}")
+            raise DamagedError(f"the value is not of type {cls.__name__}")
         return value
 
     return same
@@ -241,7 +241,7 @@ def _exactly(cls: type) -> _Reader:
 
 def _float(value: Any) -> float:
     if type(value) not in (int, float) or not -1e300 < value < 1e300:
-        raise DamagedError("it is no finite number")
+        raise DamagedError("the value must be a finite number")
     return float(value)
 
 
@@ -249,14 +249,14 @@ def _member(cls: Any, value: Any) -> Any:
     try:
         return cls(value)
     except ValueError:
-        raise DamagedError(f"it is no {cls.__name__}") from None
+        raise DamagedError(f"the value is not of type {cls.__name__}") from None
 
 
 def _bounded(reader: _Reader, bounds: Bounds, value: Any) -> Any:
     made = reader(value)
     size = made if isinstance(made, (int, float)) else len(made)
     if not bounds.least <= size <= bounds.most:
-        raise DamagedError(f"it is not between {bounds.least:g} and {bounds.most:g}")
+        raise DamagedError(f"the value, or its length, is not between {bounds.least:g} and {bounds.most:g}")
     return made
 
 
@@ -266,13 +266,13 @@ def _optional(reader: _Reader, value: Any) -> Any:
 
 def _items(reader: _Reader, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
-        raise DamagedError("it is no list")
+        raise DamagedError("the value is not a list")
     return tuple([reader(each) for each in value])
 
 
 def _row(readers: tuple[_Reader, ...], value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)) or len(value) != len(readers):
-        raise DamagedError(f"it is no list of {len(readers)}")
+        raise DamagedError(f"the value is not a list of {len(readers)} values")
     return tuple([reader(each) for reader, each in zip(readers, value)])
 
 
@@ -281,7 +281,7 @@ def _mapping(key: _Reader, reader: _Reader, value: Any) -> dict[Any, Any]:
     them.
     """
     if not isinstance(value, Mapping):
-        raise DamagedError("it is no object")
+        raise DamagedError("the value is not an object")
     made = {}
     for name, each in value.items():
         with contextlib.suppress(DamagedError):
@@ -294,5 +294,5 @@ def _key(value: Any) -> int:
     if type(value) is int:
         return value
     if not isinstance(value, str) or not value.isascii() or not value.isdecimal() or len(value) > 18:
-        raise DamagedError("it is no number")
+        raise DamagedError("the value is not a number")
     return int(value)

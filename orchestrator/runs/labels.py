@@ -75,7 +75,7 @@ def set_note(run: RunDir, text: str) -> Labels:
     """
     text = text.strip()
     if (why := why_no_note(text)) is not None:
-        raise UsageError(f"this can't be a note: {why}", 'e.g. orch note RUN "lr was too high"')
+        raise UsageError(f"the note is not valid: {why}", 'e.g. orch note RUN "lr was too high"')
     with _changing(run) as old:
         return _written(run, Labels(old.tags, text))
 

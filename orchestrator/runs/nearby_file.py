@@ -35,8 +35,8 @@ def with_nearby_file(verdict: Verdict, code_dir: str | None) -> Verdict:
             top = os.path.commonpath([code, found])
             below = os.path.relpath(code, top)
             hint = (
-                f"{match[2]} is {found} here, and only {code} was sent along: submit in {top} with a command that "
-                f"changes the folder first, such as: orch run -- bash -c 'cd {below} && python SCRIPT'"
+                f"{match[2]} is {found} on this machine, but only {code} was sent to the nodes: submit from {top} with "
+                f"a command that changes the folder, as in: orch run -- bash -c 'cd {below} && python SCRIPT'"
             )
             return replace(verdict, hint=hint)
     return verdict

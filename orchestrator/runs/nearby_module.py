@@ -30,9 +30,9 @@ def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
             up = os.path.relpath(folder, code)
             path = os.path.relpath(place, folder)
             hint = (
-                f"{name} is in {place}, above the code folder {code}, and was not sent along: start from {folder} "
+                f"{name} is in {place}, outside the code folder {code}, so it was not sent: start from {folder} "
                 f"(cd {up}; orch run -- env PYTHONPATH={path} torchrun {os.path.relpath(code, folder)}/SCRIPT), or set "
-                f"code.dir: {up} and env: {{PYTHONPATH: {path}}} in the job"
+                f"`code.dir: {up}` and `env: {{PYTHONPATH: {path}}}` in the job"
             )
             return replace(verdict, hint=hint)
     return verdict

@@ -63,7 +63,7 @@ def hidden_values(entries: Iterable[NotifyEntry], shell: Mapping[str, str], *, i
                 if is_here:
                     _check_urls(name, shell[name])
             elif not shell[name].startswith(("http://", "https://")) or any(c.isspace() for c in shell[name]):
-                raise UsageError(f"notify: {name} holds no http or https address", f"export {name}=https://...")
+                raise UsageError(f"notify: {name} is not an http or https address", f"export {name}=https://...")
             values[name] = shell[name]
     return values
 

@@ -26,7 +26,7 @@ def run_id_from(text: object, source: str) -> str:
     not valid.
     """
     if not is_run_id(text):
-        raise BackendError(f"{source} sent {str(text)[:80]!r}, which is not a run's id")
+        raise BackendError(f"{source} sent {str(text)[:80]!r}, which is not the id of a run")
     return str(text)
 
 

@@ -104,7 +104,7 @@ class Dimension:
         choices = data.get("choices") if isinstance(data, Mapping) else None
         numbers = drop_invalid_fields(data, {"low": (int, float), "high": (int, float)})
         if not {"word", "field"} <= known.keys() or (len(numbers) != 2 and not choices):
-            raise ValueError("a dimension of the space is damaged")
+            raise ValueError("a parameter of the search space is damaged")
         return Dimension(**known, **numbers, choices=tuple(map(str, choices or ())))
 
 
@@ -131,7 +131,7 @@ class Search:
         sampler, better = member_of(Sampler, data.get("sampler")), data.get("better")
         space = data.get("space")
         if len(known) != 3 or sampler is None or better not in tuple(Better) or not isinstance(space, list):
-            raise ValueError("a field is lost")
+            raise ValueError("a field of the search is missing or damaged")
         dimensions = tuple(map(Dimension.from_json, space))
         return Search(sampler, better=Better(better), space=dimensions, stop=member_of(Stop, data.get("stop")), **known)
 

@@ -44,7 +44,9 @@ def being_started(run: RunDir) -> Iterator[int]:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise StoreError(f"{run.path / STARTING} can't be written: {error.strerror}", "make room there") from error
+            raise StoreError(
+                f"{run.path / STARTING} can't be written: {error.strerror}", "make room on that disk"
+            ) from error
         with contextlib.suppress(OSError):  # the disk may be full, and a run must be cancellable even then
             if os.pread(descriptor, MOST_NAME, 0) != (name := os.uname().nodename.encode()):
                 os.ftruncate(descriptor, 0)

@@ -72,8 +72,8 @@ def check_own(root: Path, run: RunDir | None = None) -> None:
         return
     hint = "set ORCH_HOME to a folder of your own; commands that only read work here too: orch status, orch logs"
     if (path := said.partition(" may be written by others")[0]) != said:
-        hint = f"remove their right to write: chmod go-w {shlex.quote(path)}"
-    raise StoreError(f"{said}: orch does not start, end or change runs there", hint)
+        hint = f"remove other users' right to write: chmod go-w {shlex.quote(path)}"
+    raise StoreError(f"{said}: orch does not start, end or change runs in such a folder", hint)
 
 
 def why_full(root: Path) -> str:
@@ -116,10 +116,10 @@ class RunDir:
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise StoreError(
-                f"{path} can't be read: {why}", f"look at it, or remove the run: orch rm {self.run_id}"
+                f"{path} can't be read: {why}", f"inspect the file, or remove the run: orch rm {self.run_id}"
             ) from error
         if not isinstance(data, dict):
-            raise StoreError(f"{path} holds no JSON object", f"remove the run: orch rm {self.run_id}")
+            raise StoreError(f"{path} does not contain a JSON object", f"remove the run: orch rm {self.run_id}")
         return data
 
     def made_of(self, name: str, make: Callable[[RunDir], _Made]) -> _Made:
@@ -282,7 +282,8 @@ def _said_of(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(
-            f"{path} can't be written: {error.strerror}", "make room, or set ORCH_HOME elsewhere"
+            f"{path} can't be written: {error.strerror}",
+            "make room on that disk, or set ORCH_HOME to a folder on another disk",
         ) from error
 
 
@@ -310,7 +311,7 @@ def make_state_folder(root: Path) -> None:
     try:
         make_private(str(root), exist_ok=True)
     except OSError as error:
-        raise StoreError(f"{root} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
+        raise StoreError(f"{root} can't be created: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
 
 
 def create_run(
@@ -344,7 +345,7 @@ def create_run(
         (run.path / "nodes").mkdir()
     except OSError as error:
         what = "ORCH_HOME, or workdir: in the profile," if elsewhere else "ORCH_HOME"
-        said = f"{error.filename or run.path} can't be made: {error.strerror}"
+        said = f"{error.filename or run.path} can't be created: {error.strerror}"
         raise StoreError(said, f"set {what} to a folder of yours") from error
     hold_start(run)
     run.write("run.json", record)
@@ -449,7 +450,7 @@ def _indexed(root: Path) -> list[str]:
         return []
     except OSError as error:
         raise StoreError(
-            f"{root}/index can't be read: {error.strerror}", "remove it: it is rebuilt from the runs"
+            f"{root}/index can't be read: {error.strerror}", "remove the file: orch rebuilds it from the runs"
         ) from error
     return list(dict.fromkeys(data.decode("utf-8", "replace").split()))
 
@@ -490,7 +491,7 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
         if runs := newest_runs(root, 1):
             if (sweep := sweep_of(runs[0].run_id)) is not None:
                 raise RunNotFoundError(
-                    f"last is the sweep {sweep}, and this command needs one run",
+                    f"last is the sweep {sweep}, but this command needs one run",
                     f"name one of its runs: {runs[0].run_id}",
                 )
             return runs[0]
@@ -509,12 +510,12 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
         run_id, host, command = elsewhere
         raise RunNotFoundError(
             f"{host} supervises run {run_id}, and the run's files are on that machine",
-            f"run this command there, as in: {command} pull {run_id}",
+            f"run this command on that machine, for example: {command} pull {run_id}",
         )
     if not matches or not reference:
         raise RunNotFoundError(f"no run is called '{reference}'", "orch status -a lists all runs")
     shown = ", ".join(sorted(matches)[:5]) + (" ..." if len(matches) > 5 else "")
-    raise RunNotFoundError(f"{len(matches)} runs start with '{reference}': {shown}", "type more of the run id")
+    raise RunNotFoundError(f"{len(matches)} run ids start with '{reference}': {shown}", "type more of the run id")
 
 
 def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:

@@ -40,7 +40,7 @@ def make_sweep(root: Path, sweep: str, folder: str | None, record: Record) -> Pa
         if real != path:
             path.symlink_to(real)
     except OSError as error:
-        raise StoreError(f"{path} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
+        raise StoreError(f"{path} can't be created: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
     write_durably(real / "sweep.json", json.dumps(record, indent=1).encode())
     return real
 
@@ -54,7 +54,7 @@ def share(folder: Path, run: RunDir, names: Sequence[str]) -> None:
             else:
                 (run.path / name).hardlink_to(folder / name)
     except OSError as error:
-        raise StoreError(f"{run.path / name} can't be made: {error.strerror}") from error
+        raise StoreError(f"{run.path / name} can't be created: {error.strerror}") from error
 
 
 def points_in(root: Path, sweep: str) -> list[RunDir]:

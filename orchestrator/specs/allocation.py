@@ -44,7 +44,7 @@ def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
     except AllocationError as error:
         raise ValueError(str(error)) from None
     if found is None:
-        raise ValueError(f"hosts is 'allocation', but this shell is in no job of {', '.join(TITLES.values())}")
+        raise ValueError(f"hosts is 'allocation', but this shell does not run in a job of {', '.join(TITLES.values())}")
     takes_counts = profile.get("nproc_per_node", "auto") == "auto"
     hosts = tuple(
         {"host": host, **({"nproc_per_node": count} if takes_counts and count else {})}
@@ -56,6 +56,8 @@ def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
     if type(spares) is not int:
         return {**profile, "hosts": hosts}
     if not 0 <= spares < len(hosts):
-        raise ValueError(f"{found.title} gave {len(hosts)} machines, and spares is {spares}: no node is left")
+        raise ValueError(
+            f"{found.title} gave {len(hosts)} machines, but spares is {spares}, so no machine is left for the run"
+        )
     first = len(hosts) - spares
     return {**profile, "hosts": hosts[:first], "spares": hosts[first:]}

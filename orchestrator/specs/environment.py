@@ -120,7 +120,7 @@ def resolve(job: Job, shell: Mapping[str, str], given: Mapping[str, str]) -> Env
     env |= {name: value for name, value in given.items() if name not in job.secrets}
     secrets = {name: found[name] for name in job.secrets}
     if broken := sorted(name for name, value in {**env, **secrets}.items() if "\0" in value):
-        raise UsageError(f"{', '.join(broken)}: contains a NUL byte, which no program can be given")
+        raise UsageError(f"{', '.join(broken)}: contains a NUL byte, which can't be passed to a program")
     if too_long := [f"{name} {why}" for name, why in long_variables({**env, **secrets})]:
         raise UsageError("; ".join(too_long))
     return Environment(env, secrets, passed)

@@ -68,7 +68,7 @@ def _jumps(text: str) -> str:
         if at:
             _user_name(user)
         if not _HOP.fullmatch(host):
-            raise ValueError(f"'{hop}' is not a host to go through; write host, user@host or user@host:port")
+            raise ValueError(f"'{hop}' is not a jump host; write host, user@host or user@host:port")
     return text
 
 
@@ -80,7 +80,7 @@ def _login(text: str) -> str:
 
 def _no_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("contains a NUL byte, which no program can be given")
+        raise ValueError("contains a NUL byte, which can't be passed to a program")
     return text
 
 

@@ -127,7 +127,7 @@ def submitter_of(script: str, code_dir: Path) -> tuple[str, str] | None:
         return None
     hint = "launch the script that trains, which orch starts on each rank itself"
     if submitter.trains:
-        hint = f"launch {submitter.trains}, which it imports: orch run -- torchrun {submitter.trains}"
+        hint = f"launch {submitter.trains}, which this script imports: orch run -- torchrun {submitter.trains}"
     return f"{script} submits its training through {submitter}, and each rank of orch would submit it again", hint
 
 
@@ -184,7 +184,7 @@ def _check_file(path: tuple[str | int, ...], name: str, code_dir: Path) -> list[
             return [Problem(path, f"write it relative to the code folder: {inside}")]
         return []  # the file is on the nodes or in the image, where this machine can't look
     if os.path.normpath(name).startswith(".."):
-        hint = "set code.dir to a folder that holds it"
+        hint = "set `code.dir` to a folder that contains it"
         return [Problem(path, f"'{name}' lies outside the code folder {code_dir}, so it is not shipped; {hint}")]
     if os.path.isfile(code_dir / name):
         return []

@@ -52,9 +52,9 @@ class Training(TrainingOptions, Spec):
 class Code(Spec):
     """The code folder. The ranks start in a copy of it."""
 
-    dir: Line = setting("the folder, relative to the job file", default=".")
+    dir: Line = setting("the code folder, relative to the job file", default=".")
     ignore: Line = setting("file of patterns to leave out, in addition to .gitignore", default=".orchignore")
-    max_size: Bytes = setting("refuse to ship more than this", default=100 * 1024**2)
+    max_size: Bytes = setting("refuse to send more than this", default=100 * 1024**2)
 
 
 class Mount(Spec):
@@ -91,7 +91,9 @@ class Container(Spec):
 class Checkpoint(Spec):
     """The folder of checkpoints, the number that is kept, and the checkpoint that a run starts from."""
 
-    dir: Line | None = setting("a folder on the nodes; the run directory's by default", default=None)
+    dir: Line | None = setting(
+        "folder of the checkpoints on the nodes; by default a folder in the run directory", default=None
+    )
     keep: Count = 3
     keep_best: Line | None = setting(
         "a metric: the checkpoint with its best value is kept too, and `best` means that checkpoint", default=None
@@ -190,15 +192,15 @@ class Notify(Spec):
     """The receivers of notifications about the run: a program on the submitting machine, or a web address."""
 
     on: tuple[Literal["failed", "succeeded", "cancelled", "restarted", "hung", "idle"], ...] = setting(
-        "which events", default=("failed", "succeeded"), min_length=1
+        "the events to notify of", default=("failed", "succeeded"), min_length=1
     )
     command: tuple[Arg, ...] | None = setting("a program; it reads JSON on stdin", default=None, min_length=1)
     webhook: Annotated[str, Field(pattern=r"^https?://[^\s@]+$")] | None = setting(
         "a URL that gets the JSON by POST", default=None
     )
-    webhook_env: EnvName | None = setting("the variable or secret that holds such a URL", default=None)
+    webhook_env: EnvName | None = setting("the variable or secret that holds the URL", default=None)
     apprise_env: EnvName | None = setting(
-        "the variable or secret that holds URLs of apprise (mail, Slack, ntfy, ...), spaces between", default=None
+        "the variable or secret that holds URLs of apprise (mail, Slack, ntfy, ...), separated by spaces", default=None
     )
 
     def check(self) -> None:
@@ -212,7 +214,7 @@ class Notify(Spec):
 class Metric(Spec):
     """The metric by which the job's runs and checkpoints are judged."""
 
-    name: Line = setting("its name in the result, the metrics or the checkpoints")
+    name: Line = setting("the metric's name in the result, the metrics or the checkpoints")
     better: Literal["lower", "higher"] | None = setting(
         "whether lower or higher is better; by default guessed from the name", default=None
     )
@@ -241,12 +243,12 @@ class Job(Spec):
     module: Line | None = setting("run as python -m MODULE", default=None)
     script: Line | None = setting("run as python SCRIPT", default=None)
     command: tuple[Arg, ...] | None = setting("run any program", default=None, min_length=1)
-    training: Training | None = setting("run the shared training entrypoint", default=None)
+    training: Training | None = setting("run orch's own training program", default=None)
     args: tuple[Arg, ...] = ()
     local_rank_option: Literal["--local_rank", "--local-rank"] | None = setting(
         "option that passes the local rank to each rank, as deepspeed and torch.distributed.launch do", default=None
     )
-    env: dict[EnvName, Arg | None] = setting("null: must come from the shell or --env", default_factory=dict)
+    env: dict[EnvName, Arg | None] = setting("null: the value must come from the shell or --env", default_factory=dict)
     pass_env: tuple[Line, ...] = setting("patterns of variables to copy from the shell", default=())
     secrets: tuple[EnvName, ...] = setting(
         "variables from the shell or --env that are never recorded, and masked in orch's messages", default=()
@@ -274,7 +276,7 @@ class Job(Spec):
     )
     search: SearchSpace | None = setting("the values that orch submit --search tries", default=None)
     launcher: Literal["auto", "fork", "exec", "torchrun", "accelerate"] = setting(
-        "auto: fork without GPUs, exec with them", default="auto"
+        "how ranks are started; auto: fork without GPUs, exec with GPUs", default="auto"
     )
     warm_imports: tuple[Line, ...] = setting("modules imported once per node, before the fork", default=())
 
@@ -289,6 +291,6 @@ class Job(Spec):
             raise ValueError(f"launcher {self.launcher} runs a module or a script, not a command")
         if self.local_rank_option and (self.launcher in ("torchrun", "accelerate") or self.training):
             what = "training" if self.training else f"launcher {self.launcher}"
-            raise ValueError(f"local_rank_option is not for {what}; leave one of both out")
+            raise ValueError(f"local_rank_option can't be combined with {what}; leave one of them out")
         if clash := sorted(set(self.env) & set(self.secrets)):
             raise ValueError(f"{', '.join(clash)} can't be in both env and secrets")

@@ -31,13 +31,17 @@ class PbsProfile(ProfileBase):
     queue: Line | None = None
     account: Line | None = None
     time: Seconds | None = setting("the job's time limit, walltime", default=None)
-    ncpus: Count | None = setting("cores of each node; one for each rank if their number is known", default=None)
+    ncpus: Count | None = setting(
+        "cores of each node; by default one for each rank, if the number of ranks is known", default=None
+    )
     ngpus: Count | None = setting("GPUs of each node", default=None)
     mem: Bytes | None = setting("memory per node", default=None)
     select: dict[Line, Line | int] = setting(
         "other resources of each node: {host: n1, system: a}", default_factory=dict
     )
-    place: Line | None = setting("as of qsub -l place=; scatter, a host for each node, by default", default=None)
+    place: Line | None = setting(
+        "placement, as in qsub -l place=; by default scatter, which uses one host for each node", default=None
+    )
     login: LoginHost | None = setting("user@host of a login node to submit through", default=None)
     qsub: Annotated[dict[Line, Line | int | bool], AfterValidator(short_options(_OURS))] = setting(
         "any other option of qsub, without its '-'", default_factory=dict

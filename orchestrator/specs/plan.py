@@ -102,7 +102,7 @@ class LaunchPlan(Frozen):
     def from_json(data: Mapping[str, Any]) -> LaunchPlan:
         """Return the plan that `to_json` wrote. Raises ValueError if its format is unknown to this version of orch."""
         if data.get("version") not in READABLE:
-            raise ValueError(f"this plan has format {data.get('version')}, this orch reads {PLAN_VERSION}")
+            raise ValueError(f"this plan has format {data.get('version')}, but this orch reads {PLAN_VERSION}")
         values = {**data, "version": PLAN_VERSION}
         values["tasks"] = apart(values.pop("shared", {}), data["tasks"])
         values["commands"] = tuple(tuple(argv) for argv in data["commands"])

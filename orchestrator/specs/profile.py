@@ -94,7 +94,7 @@ class Host(Spec):
     user: UserName | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     key: Line | None = setting("private key file on the submitting machine", default=None)
-    jump: Jumps | None = setting("jump host, as of ssh -J", default=None)
+    jump: Jumps | None = setting("jump host, as in ssh -J", default=None)
     addr: Line | None = setting("the address by which other nodes reach this node", default=None)
     nproc_per_node: Nproc | Literal["auto"] | None = None
     python: Line | None = None
@@ -164,7 +164,9 @@ class SshProfile(ProfileBase):
         Field(min_length=1),
         BeforeValidator(_listed),
         Also("string"),
-    ] = setting("how programs are started on the hosts; of several ways, the first that works", default=("ssh",))
+    ] = setting(
+        "how programs are started on the hosts; if several ways are given, the first that works", default=("ssh",)
+    )
     job: Annotated[str, Field(pattern=r"^(slurm|pbs|sge|oar|lsf):\S+$")] | None = setting(
         "the scheduler's job that has the hosts, as slurm:7; hosts: allocation sets it and start_by", default=None
     )
@@ -175,7 +177,9 @@ class SshProfile(ProfileBase):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     key: Line | None = None
     jump: Jumps | None = None
-    slots: Count | None = setting("ranks that may run on a host without GPUs at a time, over all users", default=None)
+    slots: Count | None = setting(
+        "number of ranks, of all users, that may run at a time on a host without GPUs", default=None
+    )
     leases: bool = setting("hold GPUs and slots, so that no other run of orch takes them", default=True)
     node_wait: Seconds = setting("how long to wait for a lost host if no spare is left", default=1800)
     supervisor: Annotated[str, Field(pattern=rf"^(here|{LOGIN})$")] = setting(
@@ -211,7 +215,9 @@ class SshProfile(ProfileBase):
         if (self.min_nodes or 0) > self.nodes:
             raise ValueError(f"min_nodes is {self.min_nodes}, but nodes is {self.nodes}")
         if self.start_by != ("ssh",) and self.job is None:
-            raise ValueError(f"start_by names {self.start_by[-1]}, which needs a job: set hosts: allocation, or job:")
+            raise ValueError(
+                f"start_by names {self.start_by[-1]}, which needs a scheduler's job: set `hosts: allocation`, or `job`"
+            )
 
     def with_one_rank(self, nodes: int | None) -> Self:
         """Return the profile with one rank on each host, and with `nodes` nodes unless that is None."""

@@ -34,5 +34,7 @@ class PythonEnvironment(Spec):
     system_packages: Line | None = setting(
         "an interpreter on the nodes whose packages are used too, such as one with the cluster's torch", default=None
     )
-    extras: tuple[Line, ...] = setting("of uv.lock or pylock.toml: extras of the project to install", default=())
-    groups: tuple[Line, ...] = setting("of uv.lock or pylock.toml: dependency groups to install", default=())
+    extras: tuple[Line, ...] = setting(
+        "extras of the project to install (only with uv.lock or pylock.toml)", default=()
+    )
+    groups: tuple[Line, ...] = setting("dependency groups to install (only with uv.lock or pylock.toml)", default=())

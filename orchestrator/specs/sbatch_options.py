@@ -54,7 +54,7 @@ def known_options(options: Mapping[str, str | int | bool]) -> dict[str, str | in
         if not _NAME.fullmatch(name):
             raise ValueError(f"'{name}' can't be an option of sbatch: lower-case letters, digits and '-'")
         if name in FIELDS:
-            raise ValueError(f"'{name}' has a field of its own: write {FIELDS[name]}: beside sbatch:, not in it")
+            raise ValueError(f"'{name}' has its own field: write `{FIELDS[name]}` next to `sbatch`, not in it")
         if name in OURS:
             raise ValueError(f"'{name}' is set by orch itself, so that it finds the job and its nodes again")
     return named
@@ -66,6 +66,6 @@ def note_on_unknown(options: Iterable[str]) -> list[str]:
     near = {name: difflib.get_close_matches(name, [*OPTIONS, *FIELDS], n=1) for name in unknown}
     return [
         f"sbatch: {name}: sbatch has no such option up to Slurm {NEWEST}"
-        + (f"; did you mean '{near[name][0]}'?" if near[name] else "; the cluster's own sbatch decides")
+        + (f"; did you mean '{near[name][0]}'?" if near[name] else "; the cluster's own sbatch may accept it")
         for name in unknown
     ]

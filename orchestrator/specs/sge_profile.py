@@ -30,12 +30,14 @@ class SgeProfile(ProfileBase):
 
     kind: Literal["sge"]
     pe: Line | None = setting("the parallel environment, which gives a job several slots or hosts", default=None)
-    slots: Count | None = setting("slots of each node; one for each rank if their number is known", default=None)
+    slots: Count | None = setting(
+        "slots of each node; by default one for each rank, if the number of ranks is known", default=None
+    )
     queue: Line | None = None
     project: Line | None = None
     time: Seconds | None = setting("the job's time limit, h_rt", default=None)
     request: dict[Line, Line | int] = setting(
-        "resources of -l, for each slot: {gpu: 1, h_vmem: 4G}", default_factory=dict
+        "resources for each slot, as in qsub -l: {gpu: 1, h_vmem: 4G}", default_factory=dict
     )
     login: LoginHost | None = setting("user@host of a submit host to submit through", default=None)
     qsub: Annotated[dict[Line, Line | int | bool], AfterValidator(short_options(_OURS))] = setting(
@@ -46,7 +48,7 @@ class SgeProfile(ProfileBase):
         super().check()
         if self.pe is None and (self.nodes > 1 or (self.slots or 1) > 1):
             what = f"nodes is {self.nodes}" if self.nodes > 1 else f"slots is {self.slots}"
-            raise ValueError(f"{what}, so pe: must name a parallel environment; qconf -spl lists them")
+            raise ValueError(f"{what}, so `pe` must name a parallel environment; qconf -spl lists them")
 
     def problems(self, job: Job) -> Sequence[Problem]:
         """Return a problem for each resource that the job requests and whose name on this cluster is not in the

@@ -48,7 +48,7 @@ class SlurmProfile(ProfileBase):
         """Raise ValueError if fields contradict each other."""
         super().check()
         if self.spares and self.nodes == 1:
-            raise ValueError("spares replace other nodes than the first, which runs the batch script, but nodes is 1")
+            raise ValueError("spares can't replace the first node, which runs the batch script, and nodes is 1")
 
     def with_one_rank(self, nodes: int | None) -> Self:
         """Return the profile with one rank per node. A profile with only one node gets no spares, because they can't

@@ -243,7 +243,7 @@ def recorded_start(run: RunDir) -> tuple[LaunchPlan, Record]:
     try:
         held, plan = run.read(QUEUED), LaunchPlan.from_json(dict(run.plan().document))
         if held is None:
-            raise StoreError(f"run {run.run_id} can't be started: its {QUEUED} is gone")
+            raise StoreError(f"run {run.run_id} can't be started: its file {QUEUED} is missing")
         if "credentials" not in held:
             held = {**held, "credentials": credentials_for(plan.nnodes)}
             run.write(QUEUED, held, private=True)  # replaces a link to the file that all points of a sweep share

@@ -32,7 +32,7 @@ def ask(search: Search, trials: Iterable[Trial], number: int) -> dict[str, Value
         asked = study.ask(_distributions(search))
     except (ArithmeticError, TypeError, ValueError) as error:  # the trial fails with this error message
         raise StoreError(
-            f"optuna has no values for trial {number}: {error}", "submit the job with another search.space"
+            f"optuna proposed no values for trial {number}: {error}", "submit the job with another search.space"
         ) from error
     return {each.word: each.rounded(asked.params[each.word]) for each in search.space}
 

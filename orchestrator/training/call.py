@@ -43,7 +43,7 @@ def main() -> int:
         return _refuse(
             PythonVersionError(
                 f"the function was sent by Python {version}, and {sys.executable} here is Python {python_version()}; "
-                f"set python: in the profile to a Python {version}"
+                f"set `python` in the profile to a Python {version}"
             )
         )
     sys.path.append(os.path.abspath(library))  # at the end of the path, so that an installed orch takes precedence

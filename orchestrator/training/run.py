@@ -314,7 +314,7 @@ def leave(n: int) -> NoReturn:
     """Exit with code 95 after a stop at step `n`. All ranks must call this. The checkpoint of this step must have been
     saved.
     """
-    _session().report.say(f"stopped by a signal at step {n}; start again to resume from there")
+    _session().report.say(f"stopped by a signal at step {n}; start the training again to resume from there")
     phase("done")
     group.barrier()
     group.leave()

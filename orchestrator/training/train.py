@@ -397,7 +397,9 @@ class Trainer:
         if self.position.step:
             self._save()
         self.saver.close()
-        self.report.say(f"stopped by a signal at step {self.position.step}; start again to resume from there")
+        self.report.say(
+            f"stopped by a signal at step {self.position.step}; start the training again to resume from there"
+        )
         self.report.metric("stop", step=self.position.step, epoch=self.position.epoch)
         self._beat("done")
         group.barrier()
@@ -432,7 +434,7 @@ class Trainer:
         self._beat("done")
         group.barrier()
         if self.heartbeats.unsaved:
-            raise CheckpointError(f"Training is done, and its final weights are on no disk. {self.heartbeats.unsaved}")
+            raise CheckpointError(f"Training is done, but its final weights were not saved. {self.heartbeats.unsaved}")
 
     def close(self) -> None:
         """Close files and end workers. This is also called after an error."""

@@ -13,8 +13,7 @@ HERE: Final = "this machine"  # the name of the computer that this process runs 
 
 
 class Address(Value):
-    """A machine, and the commands that can start programs on it. SSH's configuration decides the fields that are None.
-    """
+    """A machine, and the commands that start programs on it. SSH's configuration decides the fields that are None."""
 
     host: str
     user: str | None = None

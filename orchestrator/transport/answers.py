@@ -21,9 +21,9 @@ def data_of(host: str, do: str, data: bytes) -> Any:
     try:
         value = parse_json(data)
     except ValueError as error:
-        raise BackendError(f"{host}: what it answers to {do} can't be read: {error}") from error
+        raise BackendError(f"{host}: its answer to the request {do} can't be read: {error}") from error
     if not _fits(value, _SHAPES[do].data):
-        raise BackendError(f"{host}: what it answers to {do} is not what was asked for")
+        raise BackendError(f"{host}: its answer to the request {do} has an unexpected form")
     return value
 
 

@@ -64,11 +64,11 @@ class _HostKeyCheck:
         shown, owner = f"{kind} SHA256:{digest}", "don't go there: ask its owner for its new key"
         for line in self.known.revoked:
             if line.blob == blob:
-                raise _HostKeyError(f"its host key ({shown}) is revoked: {line.where} says so", owner)
+                raise _HostKeyError(f"its host key ({shown}) is revoked in {line.where}", owner)
         revoked, certificate = self.resolved.revoked_host_keys, key.public_blob
         shows = (certificate.key_type, certificate.key_blob) if certificate else (kind, blob)
         if revoked and revoked_by(revoked, *shows):
-            raise _HostKeyError(f"its host key ({shown}) is revoked: {revoked} (RevokedHostKeys) says so", owner)
+            raise _HostKeyError(f"its host key ({shown}) is revoked in {revoked} (RevokedHostKeys)", owner)
         if any(line.blob == blob for line in self.known.keys):
             return
         name, port = self.resolved.hostname, self.resolved.port
@@ -76,7 +76,8 @@ class _HostKeyCheck:
             raise _HostKeyError(
                 "host key verification failed: its key has changed (a reinstalled host, or a man in the middle; "
                 f"{self.known.keys[0].where} has another key than {shown})",
-                f"ask its owner; only then remove the old key: ssh-keygen -R '{self.known.name}'",
+                "ask the host's owner whether the key has changed; only then remove the old key: ssh-keygen "
+                f"-R '{self.known.name}'",
             )
         raise _HostKeyError(
             f"its host key is not in known_hosts ({shown})",
@@ -96,7 +97,8 @@ def connect(
     if not known.keys and (known.authorities or resolved.known_hosts_command):
         what = known.authorities[0].where if known.authorities else resolved.known_hosts_command
         raise NeedsOpenSshError(
-            f"{address.host}: its host key is known by {what}, which only OpenSSH's ssh can check, and none is here",
+            f"{address.host}: its host key can only be verified by {what}, which needs OpenSSH's ssh, and "
+            "this machine has no ssh",
             "install OpenSSH's client, or add the host's own key to known_hosts",
         )
     return patiently(lambda: _open(address, resolved, known, gateway, on_answer))
@@ -176,14 +178,16 @@ def _in_words(address: Address, resolved: Resolved, through: str, error: Excepti
     if isinstance(error, BackendError):
         return BackendError(f"{where}: {error.message}", error.hint)
     if address.key and not os.path.exists(os.path.expanduser(address.key)):
-        return BackendError(f"{where}: the key {address.key} does not exist", "set key: in the profile to a file here")
+        return BackendError(
+            f"{where}: the key {address.key} does not exist", "set `key` in the profile to a key file on this machine"
+        )
     if isinstance(error, paramiko.PasswordRequiredException):
-        return BackendError(f"{where}: the key needs its passphrase", "load it into the agent: ssh-add")
+        return BackendError(f"{where}: the key needs its passphrase", "load the key into ssh-agent: ssh-add")
     if isinstance(error, paramiko.AuthenticationException):
         keys = ", ".join(resolved.keys) or "none found"
         return BackendError(
             f"{where}: Permission denied (publickey) for user {resolved.user or 'me'}; keys tried: {keys}",
-            f"try: {address.ssh_command} -v; set user: and key: in the profile, or load the key: ssh-add",
+            f"try: {address.ssh_command} -v; set `user` and `key` in the profile, or load the key: ssh-add",
         )
     if isinstance(error, socket.gaierror):
         return BackendError(f"{address.host}: no such host: {error.strerror}", "see HostName in ~/.ssh/config")

@@ -42,7 +42,7 @@ def listen_here(port: int = 0, *, any_user: bool = False) -> socket.socket:
     try:
         return socket.create_server((LOOPBACK, port))
     except OSError as error:
-        raise UsageError(f"port {port} of {LOOPBACK} can't be used: {error.strerror}", "take another") from error
+        raise UsageError(f"port {port} of {LOOPBACK} can't be used: {error.strerror}", "choose another port") from error
 
 
 class Forwarding:

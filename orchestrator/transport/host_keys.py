@@ -155,6 +155,6 @@ def _ssh_keygen(*options: str) -> subprocess.CompletedProcess[str]:
 
 def _unreadable(path: str, why: str) -> BackendError:
     return BackendError(
-        f"no host key can be held against {path} (RevokedHostKeys of your ssh configuration): {why}",
+        f"host keys can't be checked against {path} (RevokedHostKeys of your ssh configuration): {why}",
         "repair the file; until then ssh refuses every host key, too",
     )

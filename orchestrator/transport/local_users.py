@@ -1,5 +1,4 @@
-"""Decides which users of this machine may connect to a port, and reports other users whose programs connect or listen.
-"""
+"""Decides which users of this machine may connect to a port, and reports other users whose programs do so."""
 
 from __future__ import annotations
 

@@ -166,7 +166,9 @@ class ConnectionPool:
         hint = "; ".join(error.hint for error in failed.values() if error.hint)
         is_transient = any(error.transient for error in failed.values())
         raise BackendError(
-            f"{address.host}: none of {', '.join(failed)} starts a program there: {said}", hint, transient=is_transient
+            f"{address.host}: none of {', '.join(failed)} starts a program on this host: {said}",
+            hint,
+            transient=is_transient,
         )
 
     def _check_job(self, address: Address) -> None:

@@ -36,10 +36,10 @@ MANY: Final = 16 << 20  # bytes for which a connection of the system's ssh is wo
 MOST_LINE: Final = 4 << 20  # bytes of an answer's first line
 _GREETING: Final = re.compile(r"(\d{1,3}\.\d{1,3}) (have|need|error)(?: (.*))?", re.DOTALL)
 
-# The bootstrap is one line without `!`, so that every login shell passes it on unchanged. It reports whether the machine
-# has the server's archive, reads the archive from the standard input if it is missing or incomplete, and then runs it.
-# The bytes that were hashed are run from memory. The file is only a cache, so a user who can write the file can't change
-# what is run.
+# The bootstrap is one line without `!`, so that every login shell passes it on unchanged. It reports whether the
+# machine has the server's archive, reads the archive from the standard input if it is missing or incomplete, and then
+# runs it. The bytes that were hashed are run from memory. The file is only a cache, so a user who can write the file
+# can't change what is run.
 _BOOTSTRAP: Final = (
     "import hashlib,os,sys\\nb,p,h,n,a=sys.argv[1:]\\np=os.path.expanduser(p)\\nn=int(n)\\nd=t=b''\\n"
     "v='.'.join(map(str,sys.version_info[:2]))\\n"
@@ -190,7 +190,9 @@ class Session(Machine):
         """
         version, word, rest = self._boundary(channel, boundary)
         if word == "error":
-            raise BackendError(f"{self.name}: {self.workdir} can't be used: {rest}", "set workdir in the profile")
+            raise BackendError(
+                f"{self.name}: {self.workdir} can't be used: {rest}", "set `workdir` in the profile to another folder"
+            )
         if tuple(map(int, version.split("."))) < MIN_PYTHON:
             raise PythonMissingError(f"{self.name}: its python3 is {version}; 3.9 or newer is needed")
         if word == "need":
@@ -209,13 +211,14 @@ class Session(Machine):
             if line.startswith(f"{boundary} ".encode()):
                 greeting = _GREETING.fullmatch(line[len(boundary) + 1 :].decode("utf-8", "replace").strip())
                 if greeting is None:
-                    raise BackendError(f"{self.name}: something else than orch's server answers there")
+                    raise BackendError(f"{self.name}: another program answers instead of orch's server")
                 return greeting[1], greeting[2], greeting[3] or ""
             seen.append(line.decode("utf-8", "replace").strip())
         code, said = channel.last_words()
         if code == 127:
             raise PythonMissingError(
-                f"{self.name}: it has no python3", "install it (3.9 or newer); orch needs nothing else there"
+                f"{self.name}: it has no python3",
+                "install python3 (3.9 or newer) on that host; orch needs nothing else there",
             )
         said = said or " ".join(filter(None, seen))
         how = f"ended with code {code}" if code >= 0 else "was killed"
@@ -245,17 +248,17 @@ class Session(Machine):
         request.
         """
         if not line.endswith(b"\n"):
-            raise ValueError(f"a line without an end, after {len(line)} bytes")
+            raise ValueError(f"the server's line has no end after {len(line)} bytes")
         values = parse_json(line)
         if not isinstance(values, dict) or type(values.get("id")) is not int or type(values.get("bytes")) is not int:
-            raise ValueError("the line lacks an id or a number of bytes")
+            raise ValueError("the server's line lacks an id or a number of bytes")
         reply, count = self.waiting.get(values["id"]), values["bytes"]
         if reply is None:
-            raise ValueError("an answer that nobody waits for")
+            raise ValueError("the answer belongs to no request")
         if not 0 <= count <= reply.most:
-            raise ValueError(f"{count} bytes, where at most {reply.most} were asked for")
+            raise ValueError(f"the answer has {count} bytes, but at most {reply.most} were requested")
         if not is_answer(values, reply.do):
-            raise ValueError(f"not what {reply.do} is answered with")
+            raise ValueError(f"the answer does not have the form of an answer to {reply.do}")
         data = b""
         if reply.sink is not None:
             reply.sink(values, self.channel.stream, count)

@@ -224,7 +224,7 @@ class Reader:
         """
         runs = points_in(self.root, sweep)
         if not runs:
-            raise UsageError(f"there is no sweep '{sweep}'", "the table of runs lists all")
+            raise UsageError(f"there is no sweep '{sweep}'", "the table of runs lists all sweeps")
         found, of_job = [metrics_of(run) for run in runs], ranking.metric_of(runs)
         name = metric or metric_that_exists(found, of_job) or (of_job.name if of_job is not None else "")
         better = better_of(name, of_job)

@@ -52,7 +52,7 @@ def label(root: Path, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     run = find_run(root, name, newest=False)
     add, remove, note = given.get("add", []), given.get("remove", []), given.get("note")
     if not _are_words(add) or not _are_words(remove) or not isinstance(note, str | None):
-        raise UsageError("add and remove are lists of words, and note is a text")
+        raise UsageError("add and remove must be lists of words, and note must be text")
     labels = labels_of(run)
     if add or remove:
         labels = change_tags(run, add, remove)
@@ -70,7 +70,7 @@ def _folder(to: str) -> Path:
     try:
         to.encode()
     except UnicodeEncodeError:
-        raise UsageError("the folder's name holds what is no character", "type it once more") from None
+        raise UsageError("the folder's name contains an invalid character", "type the name again") from None
     try:
         target = Path() if "\0" in to else Path(to).expanduser()
     except RuntimeError:

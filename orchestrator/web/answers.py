@@ -139,7 +139,7 @@ def curves(reader: Reader, names: list[str], wanted: list[str], query: Query) ->
     try:
         smoothing = float(query.get("smoothing", "0"))
     except ValueError as error:
-        raise UsageError("smoothing is a number from 0 to 1") from error
+        raise UsageError("smoothing must be a number from 0 to 1") from error
     runs, most = [reader.find(name) for name in names[:MOST_CURVES]], MOST_VALUES if "every" in query else MOST_POINTS
     found = [reader.curves(runs, each, smoothing=smoothing, most=most) for each in wanted[:MOST_PANELS] or [""]]
     return {

@@ -99,5 +99,5 @@ def number_of(query: Mapping[str, str], name: str) -> int | None:
     if value is None:
         return None
     if not (value.isascii() and value.isdecimal()) or len(value) > 18:
-        raise UsageError(f"{name}={value[:40]} is no number")
+        raise UsageError(f"{name}={value[:40]} is not a number")
     return int(value)

@@ -65,7 +65,7 @@ def export_pages(root: Path, note: Note, folder: Path, runs: list[RunDir]) -> No
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise UsageError(f"{folder} holds something already", "name another folder: --export DIR")
+            raise UsageError(f"{folder} is not empty", "name another folder: --export DIR")
         found: Answers = {}
         reader = Reader(root, note, has_facts=True)
         for run in runs:

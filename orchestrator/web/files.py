@@ -53,7 +53,9 @@ def folder_of(root: Path) -> Path:
     try:
         make_private(str(folder), exist_ok=True)
     except OSError as error:
-        raise StoreError(f"{folder} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
+        raise StoreError(
+            f"{folder} can't be created: {error.strerror}", "set ORCH_HOME to a folder of yours"
+        ) from error
     check_own(folder)
     return folder
 
@@ -123,12 +125,12 @@ def _overwrite(path: Path, text: str) -> None:
         with open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, PRIVATE), "w") as file:
             found = os.fstat(file.fileno())
             if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EPERM, "it is not an ordinary file of yours")
+                raise OSError(errno.EPERM, "it is not a regular file that you own")
             file.truncate()
             file.write(text)
     except OSError as error:
         said = f"the token of /metrics can't be written to {path}: {error.strerror}"
-        raise StoreError(said, "name a file of yours: --metrics-token FILE") from error
+        raise StoreError(said, "name a regular file that you own: --metrics-token FILE") from error
 
 
 def address_of(server: Server, code: str, place: str = "") -> str:

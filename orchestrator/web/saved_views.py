@@ -1,5 +1,4 @@
-"""The views of the table of runs and of the curves that the user saved. A view is a name and the query string of a URL.
-"""
+"""The saved views of the table of runs and of the curves. A view is a name and the query string of a URL."""
 
 from __future__ import annotations
 
@@ -28,9 +27,9 @@ def save(root: Path, kind: str, name: str, query: Any) -> dict[str, str]:
     invalid view.
     """
     if not name.strip() or len(name) > MOST_OF_A_NAME or not name.isprintable():
-        raise UsageError(f"a view's name has 1 to {MOST_OF_A_NAME} characters that can be shown")
+        raise UsageError(f"a view's name must have 1 to {MOST_OF_A_NAME} printable characters")
     if query is not None and (not isinstance(query, str) or len(query) > MOST_OF_A_QUERY or not query.isprintable()):
-        raise UsageError(f"a view is a query of at most {MOST_OF_A_QUERY:,} characters")
+        raise UsageError(f"the query of a view must have at most {MOST_OF_A_QUERY:,} printable characters")
     file, folder = _file(kind), files.folder_of(root)
     with files.writing(folder), locked(folder / "views.lock"):
         found = views_of(root, kind)
@@ -46,5 +45,5 @@ def save(root: Path, kind: str, name: str, query: Any) -> dict[str, str]:
 def _file(kind: str) -> str:
     """Return the name of the file for a kind of view (runs or curves). Raises UsageError for any other kind."""
     if kind not in FILES:
-        raise UsageError(f"there are views of {' and '.join(FILES)}, and none of '{kind[:40]}'")
+        raise UsageError(f"views exist for {' and '.join(FILES)}, but not for '{kind[:40]}'")
     return FILES[kind]

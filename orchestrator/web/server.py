@@ -250,7 +250,7 @@ def new_code(server: Server) -> str:
         return str(parse_json(answer.read())["code"])
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
         said = f"the page's server (pid {server.pid}, port {server.port}) does not answer: {error}"
-        raise OrchError(said, "end it: orch ui --stop") from error
+        raise OrchError(said, "end the server: orch ui --stop") from error
     finally:
         connection.close()
 
@@ -260,5 +260,6 @@ def stop(process: Process) -> None:
     send_signal(process, signal.SIGTERM)
     if wait_gone([process], END_SECONDS):
         raise OrchError(
-            f"the page's server (pid {process.pid}) did not end within {END_SECONDS:.0f} s", "end it by kill -9"
+            f"the page's server (pid {process.pid}) did not end within {END_SECONDS:.0f} s",
+            "end the process: kill -9 PID",
         )

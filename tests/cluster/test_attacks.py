@@ -103,7 +103,7 @@ def test_nothing_of_a_live_run_on_a_node_can_be_read_by_others(lab: Lab) -> None
 def test_a_server_that_bob_has_planted_is_not_run(lab: Lab) -> None:
     as_bob(lab, f"umask 0; mkdir -p /scratch/orch/cache; cat >/scratch/orch/cache/{archive_name()} <<'END'\n{EVIL}END")
     said = refusal(lab, workdir="/scratch/orch")
-    assert "n1: /scratch/orch belongs to bob: what orch sends there would not be safe" in said
+    assert "n1: /scratch/orch belongs to bob: files that orch sends there would not be safe" in said
     assert nothing_was_run(lab)
 
 

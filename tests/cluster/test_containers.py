@@ -235,12 +235,12 @@ def test_what_is_wrong_with_a_node_or_an_image_is_one_sentence_before_the_gang_s
     foreign = "arm64v8/python:3"
     load_empty(control, "n1", foreign, "arm64")
     said = refused(lab, image=foreign, pull="never", mounts=["/nowhere/data:/data"])
-    assert all(f"{host}: it has no /nowhere/data, which the job mounts as /data" in said for host in NODES)
+    assert all(f"{host}: the host has no /nowhere/data, which the job mounts as /data" in said for host in NODES)
     said = refused(lab, image=foreign, pull="never")
-    assert f"n1: its image {foreign} is for arm64, and this machine is amd64" in said
-    assert f"n2: it has no image {foreign}, and container.pull is never: pull or load it there" in said
+    assert f"n1: the image {foreign} is built for arm64, but this machine is amd64" in said
+    assert f"n2: the host has no image {foreign}, and `container.pull` is never: pull or load the image there" in said
     said = refused(lab, image="127.0.0.1:1/nothing:1")
-    assert "n3: it has no image 127.0.0.1:1/nothing:1 and can't pull it: " in said
+    assert "n3: the host has no image 127.0.0.1:1/nothing:1 and can't pull it: " in said
     assert [containers(control, host) for host in NODES] == [[], [], []]
 
 

@@ -83,7 +83,10 @@ def test_the_doctor_and_the_queues(alice: User) -> None:
         (f"{PROFILE}queue: nope\n", r"Grid Engine has no queue 'nope' \(qsub: .*\)\n  qconf -sql lists the queues"),
         (PROFILE.replace("each", "nope"), r"Grid Engine has no parallel environment 'nope' \(qsub: .*\)\n  qconf -spl"),
         (f"{PROFILE}project: nope\n", r"Grid Engine has no project 'nope' for you"),
-        (f"{PROFILE}request: {{nope: 1}}\n", r"Grid Engine knows no such resource \(qsub: unknown resource .nope.\)"),
+        (
+            f"{PROFILE}request: {{nope: 1}}\n",
+            r"Grid Engine does not know a resource that the profile requests \(qsub: unknown resource .nope.\)",
+        ),
     ],
 )
 def test_what_grid_engine_refuses_is_refused_in_its_words(alice: User, profile: str, words: str) -> None:

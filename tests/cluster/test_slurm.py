@@ -181,7 +181,7 @@ def test_a_job_that_has_saved_nothing_by_its_time_limit_is_not_begun_again(alice
     assert run.events("starting_again") == []
     why = alice.orch("why", run.run_id).out
     assert "came before it had saved anything new: another start would end in the same way" in why
-    assert "raise the time limit (time:), or save checkpoints" in why
+    assert "raise the time limit (`time`), or save checkpoints" in why
     assert "srun" not in why
 
 
@@ -293,9 +293,9 @@ def test_what_slurm_takes_but_cannot_start_is_said(alice: User, profile: str, nu
     named = alice.write("hello.yaml", "command: [hostname]\n")
     where = alice.write("p.yaml", f"kind: slurm\nnproc_per_node: 1\n{profile}")
     done = alice.orch("submit", named, "-p", where)
-    assert re.search(rf"note: Slurm job \d+ pending: .* \(Partition\w+\); it may never start{numbers}\n", done.err), (
-        done.err
-    )
+    assert re.search(
+        rf"note: Slurm job \d+ pending: .* \(Partition\w+\); the run may never start{numbers}\n", done.err
+    ), done.err
     run = Run(alice, done.out.strip())
     assert run.status()["state"] == "pending"
     assert alice.orch("cancel", run.run_id).code == 0
@@ -360,7 +360,8 @@ def test_a_folder_that_the_nodes_do_not_share_is_named(alice: User) -> None:
     assert done.code == 100
     why = alice.orch("why", "last").out
     assert (
-        "its first node can't write to the run's folder, which has to be shared with the login node: set workdir" in why
+        "its first node can't write to the run's folder, which has to be shared with the login node: set `workdir`"
+        in why
     )
 
 
@@ -399,4 +400,7 @@ def test_doctor_and_nodes_ask_slurm(alice: User) -> None:
     done = alice.orch("doctor", "-p", bad)
     assert done.code == 1
     assert "partition: short gives 10 min, the profile asks for 60" in done.out
-    assert "sbatch: the cluster does not have 3 nodes with what the profile asks for (cpus_per_task 99)" in done.out
+    assert (
+        "sbatch: the cluster does not have 3 nodes with the resources that the profile requests (cpus_per_task 99)"
+        in done.out
+    )

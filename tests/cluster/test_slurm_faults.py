@@ -33,7 +33,7 @@ def test_without_munge_the_message_names_it(alice: User) -> None:
     named = alice.write("hello.yaml", "command: [hostname]\n")
     done = alice.orch("submit", named, "-p", alice.write("p.yaml", PROFILE))
     assert (done.code, done.out) == (1, ""), done.err
-    assert "munge does not answer on this machine" in done.err
+    assert "munge, which proves to Slurm who you are, does not answer on this machine" in done.err
     _start_munge(alice.testbed)
     assert alice.testbed.output("ctl", "squeue", "--noheader") == ""
 

@@ -55,7 +55,7 @@ def test_what_slurm_refuses_is_refused_in_its_words_and_with_numbers(alice: User
     said = alice.refused("kind: slurm\nnproc_per_node: 1\ngres: nothing:1\n")
     assert "Invalid generic resource" in said
     said = alice.refused("kind: slurm\nnproc_per_node: 1\nsbatch: {requeue: expedite}\n")
-    assert "this cluster's sbatch is older than an option of the profile: option '--requeue'" in said
+    assert "this cluster's sbatch is too old for the value of an option in the profile: option '--requeue'" in said
     assert alice.orch("status", "--json").json == []
 
 
@@ -69,8 +69,8 @@ def test_on_a_cluster_without_a_shared_home_the_shipped_profile_needs_its_workdi
     assert "note: only orch doctor --on-node can tell whether the nodes see /home/alice/.local/state/orch" in plain.out
     seen = alice.testbed.orch("doctor", "-p", where, "--on-node")
     assert seen.code == 1
-    assert "does not see /home/alice/.local/state/orch/runs as this side does" in seen.out
-    assert "set workdir: in the profile to a folder that login and compute nodes share" in seen.out
+    assert "/home/alice/.local/state/orch/runs is not the same folder on " in seen.out
+    assert "set `workdir` in the profile to a folder that login and compute nodes share" in seen.out
     with_workdir = shipped.replace("# workdir: /shared/me/orch", f"workdir: {FOLDER}/work")
     assert with_workdir != shipped
     done = alice.testbed.orch("doctor", "-p", alice.write("slurm-3x4.yaml", with_workdir), "--on-node")

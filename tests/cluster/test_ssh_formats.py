@@ -69,7 +69,7 @@ def test_another_s_checkpoint_is_listed_pulled_and_sent_to_all_nodes_of_another_
         ]  # over no more than one cable from here
         lab.assert_nothing_left(run)
     refused = lab.orch("submit", again, "-p", two, "--resume", f"{first}:150")
-    assert (refused.code, "there are: 100, 200" in refused.err) == (2, True), refused
+    assert (refused.code, "available steps: 100, 200" in refused.err) == (2, True), refused
 
 
 @pytest.mark.full(

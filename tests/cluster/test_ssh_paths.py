@@ -60,7 +60,7 @@ if FULL:  # the sample has each of these in part: probe and relaunch are tested 
         assert lab.wait(run).code == 100
         verdict = lab.orch("why", run, "--json").json
         assert "it can be reached, but 64 KiB that were sent there did not come back" in verdict["reason"]
-        assert verdict["hint"].startswith("give all interfaces on the way the same MTU")
+        assert verdict["hint"].startswith("give all network interfaces between the nodes the same MTU")
         assert lab.events(run, "go") == []
         lab.assert_nothing_left(run)
 

@@ -76,7 +76,7 @@ def test_a_student_with_a_script_of_torchrun_s(testbed: Control) -> None:
         assert "--lr" in window.type(f"orch status {sweep}")
         refused = window.type("orch submit train.yaml train", code=2)
         assert "orch submit train.yaml -p train" in refused
-        assert "runs start with 'train'" in window.type("orch rm train", code=102)
+        assert "run ids start with 'train'" in window.type("orch rm train", code=102)
         window.type(f"orch pull {sweep}.0 --to results")
         assert window.type("cat results/outputs/out/model.bin; echo") == "weights\n"
 

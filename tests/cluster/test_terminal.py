@@ -70,8 +70,8 @@ def test_over_ssh_a_shell_and_a_rank_once_more_on_their_node(lab: Lab) -> None:
     ]
 
     lab.orch("cancel", run)  # its folders on the nodes go with it
-    told = f"{run} has ended (cancelled), and its folder was removed from there: this is the home folder"
-    code, text = typed(lab, "shell", run, "--node", "1", lines="pwd; exit 6\n", until="exit leaves it")
+    told = f"{run} has ended (cancelled), and its folder was removed: the shell is in the home folder"
+    code, text = typed(lab, "shell", run, "--node", "1", lines="pwd; exit 6\n", until="exit ends this shell")
     assert (code, told in text, "\n/home/alice\n" in text, "the run continues" in text) == (6, True, True, False)
     code, text = typed(lab, "replay", run, "--rank", "1")
     said = json.loads(next(line for line in text.splitlines() if line.startswith("{")))

@@ -96,7 +96,9 @@ def test_another_runs_agent_does_not_get_in(tmp_path: Path) -> None:
     assert [end_of(agent) for agent in agents] == [1, 1]
     assert [event["joined"] for event in events(leader, "joined")] == [0]
     assert events(stranger, "reached_leader") == []
-    assert "what listens there does not have this run's certificate" in str(events(stranger, "gave_up")[0]["reason"])
+    assert "the program that listens at this address does not have this run's certificate" in str(
+        events(stranger, "gave_up")[0]["reason"]
+    )
     assert events(leader, "strangers")[0]["counts"] == {"127.0.0.1": 1}
     missing = str(events(leader, "gang_ended")[0]["reason"])
     assert missing.startswith("node 1 (n2) did not join within 10 s; ")

@@ -173,7 +173,7 @@ def test_whoever_does_not_keep_to_the_protocol_is_left(sent: bytes) -> None:
             carried = asyncio.ensure_future(streams.carry(*await asyncio.open_connection(sock=here)))
             writing = threading.Thread(target=_send, args=(theirs, sent))
             writing.start()
-            with pytest.raises(ValueError, match="the other end of the streams"):
+            with pytest.raises(ValueError, match="the other end of the connection"):
                 await streams.serve()
             await carried
             writing.join()

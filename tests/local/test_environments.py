@@ -234,7 +234,7 @@ def test_a_python_that_is_not_here_is_refused_with_those_that_are(orch: Orch) ->
     job = wheels.job(orch.cwd / "job", "requirements.txt", lock, SAYS, python="3.99")
     done = orch("submit", str(job), "--profile", "local")
     assert done.code == 1
-    assert "it has no Python 3.99; found: " in done.err
+    assert "the host has no Python 3.99; found: " in done.err
     assert ".".join(map(str, sys.version_info[:3])) in done.err
 
 

@@ -58,4 +58,4 @@ def test_a_run_goes_on_by_hand_and_its_weights_travel(orch: Orch, tmp_path: Path
     assert exported.keys() == trained.keys()
     assert all(exported[name].equal(value) for name, value in trained.items())
     refused = orch("export", "safetensors", "last", "--checkpoint", "3")
-    assert (refused.code, refused.err.splitlines()[1].strip()) == (2, "there are: 4")
+    assert (refused.code, refused.err.splitlines()[1].strip()) == (2, "available steps: 4")

@@ -280,7 +280,7 @@ def test_a_module_above_the_code_folder_is_named_with_its_place(orch: Orch, proj
     (folder / "tools" / "job.yaml").write_text("script: train.py\nlauncher: exec\n")
     done = orch("submit", str(folder / "tools" / "job.yaml"), "-p", str(folder / "place.yaml"), "-f")
     assert done.code == 100
-    said = f"helpers is in {folder}, above the code folder {folder / 'tools'}, and was not sent along"
+    said = f"helpers is in {folder}, outside the code folder {folder / 'tools'}, so it was not sent"
     assert said in orch("why", "last").out
 
 
@@ -392,7 +392,7 @@ def test_a_node_that_has_no_room_for_another_attempt_is_named_with_the_reason(or
     verdict = orch("why", "last", "--json").json
     assert verdict["cause"] == "infra"
     assert verdict["reason"].startswith("node 1 (")
-    assert verdict["reason"].endswith("/nodes/1/attempt_1 can't be made: File exists")
+    assert verdict["reason"].endswith("/nodes/1/attempt_1 can't be created: File exists")
 
 
 def test_a_launcher_that_may_open_no_more_files_is_named_with_the_reason(orch: Orch, project) -> None:

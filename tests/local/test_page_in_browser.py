@@ -835,7 +835,7 @@ def test_rows_come_as_they_are_scrolled_to_and_stay_known(browser: Browser, tmp_
             page.get_by_label("Filter").fill("many-000299")
             expect(rows).to_have_count(1)
             rows.get_by_role("link").click()
-            expect(page.get_by_role("alert").first).to_contain_text("run.json holds no JSON object")
+            expect(page.get_by_role("alert").first).to_contain_text("run.json does not contain a JSON object")
             page.get_by_role("link", name="Runs").click()
             expect(page.get_by_text("300 of 300 runs")).to_be_visible()
     finally:

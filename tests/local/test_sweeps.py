@@ -118,7 +118,7 @@ def test_what_cannot_be_a_sweep_leaves_nothing(orch: Orch, project: Callable[...
         (("--sweep", "job.resources.cpus=1,x"), "--sweep, job.resources.cpus=x: "),
         (("--sweep", "lr=1,2"), "which this job doesn't have"),
         (("--sweep", "job.env.N=0,1", "--follow"), "--follow follows one run, not a sweep"),
-        (("--parallel", "2"), "--parallel is for a sweep"),
+        (("--parallel", "2"), "--parallel only applies to a sweep"),
     ):
         done = orch("submit", str(folder / "job.yaml"), "-p", "local", *options)
         assert (done.code, says in done.err) == (2, True), done.err

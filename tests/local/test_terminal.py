@@ -135,7 +135,7 @@ def test_a_second_ctrl_c_ends_a_rank_that_heeds_none(orch: Orch, failed: RunDir)
 
 def test_a_shell_begins_beside_the_code_and_passes_its_exit_code_on(orch: Orch, failed: RunDir) -> None:
     with terminal(orch.argv("shell", "last"), orch.environment(TERM="dumb")) as screen:
-        screen.until("exit leaves it")
+        screen.until("exit ends this shell")
         screen.type("test -t 0 && pwd\nexit 7\n")
         assert screen.code() == 7
     assert f"{failed.path / 'code'}\n" in screen.text  # after the shell's prompt, where that was faster than the typing

@@ -240,7 +240,7 @@ def test_tensorboard_shows_runs_that_nobody_told_it_of(orch: Orch) -> None:
         line = process.stderr.readline()
         assert line, said
         said += line
-    assert "plain-abcdef is shown as it is now and not updated, because its job has no track: tensorboard" in said
+    assert "plain-abcdef is shown as it is now and not updated, because its job has no `track: tensorboard`" in said
     address = said.rpartition("http://")[2].split("/")[0]
     assert address.startswith("127.0.0.1:")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -174,7 +174,7 @@ def test_a_disk_that_refuses_fails_the_save_and_not_the_training(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert alone.code == 2, alone
     assert "WARNING: The checkpoint checkpoints/step_00000015 could not be written: File too large." in alone.err
-    assert "error: Training is done, and its final weights are on no disk. The checkpoint checkpoints/" in alone.err
+    assert "error: Training is done, but its final weights were not saved. The checkpoint checkpoints/" in alone.err
     assert list((tmp_path / "checkpoints").iterdir()) == []
     assert json.loads((tmp_path / "result.json").read_text())["step"] == 30
 

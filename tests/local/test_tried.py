@@ -29,7 +29,7 @@ def test_data_beside_the_folder_is_pointed_at_and_found_as_the_hint_says(orch: O
     assert done.code == 100, done.err
     hint = " ".join(done.err.split())
     assert f"../data/train.txt is {examples}/data/train.txt here" in hint
-    assert f"submit in {examples} " in hint
+    assert f"submit from {examples} " in hint
     done = orch(*one, "bash", "-c", "cd mnist && python3 data_beside.py", cwd=examples)
     assert done.code == 0, done.err
     assert "read digits" in done.out

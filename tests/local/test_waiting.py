@@ -71,7 +71,7 @@ def test_a_run_whose_predecessor_fails_is_cancelled_and_says_why(orch: Orch, pro
     assert not orch.events(second, "agent_started")
     late = orch("submit", str(folder / "next.yaml"), "-p", "local", "--after", first.run_id, SECRET="-")  # noqa: S106
     assert late.code == 2
-    assert f"to start however it ended: --after {first.run_id}:any" in late.err
+    assert f"to start the run however the other ended: --after {first.run_id}:any" in late.err
     at_once = submit_next(orch, folder, f"{first.run_id}:any")
     assert orch("wait", at_once.run_id).code == 0
 

@@ -81,7 +81,7 @@ def test_each_option_that_a_hint_names_is_there() -> None:
 
 def test_each_field_that_a_hint_says_to_set_is_there() -> None:
     named = {(field, place) for place, hint in HINTS for field in re.findall(r"\bset ([a-z_]+):? (?!to\b)", hint)}
-    named |= {(field, place) for place, hint in HINTS for field in re.findall(r"\bset ([a-z_]+): ", hint)}
+    named |= {(field, place) for place, hint in HINTS for field in re.findall(r"\bset `?([a-z_]+)(?:: |`)", hint)}
     prose = {"another", "it", "the", "by", "this", "these", "a", "at", "them", "up", "with", "one", "in"}
     assert {(field, place) for field, place in named if field not in FIELDS | prose} == set()
     assert len(named) > 10

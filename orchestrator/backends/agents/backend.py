@@ -65,8 +65,7 @@ class Agents(Backend):
         """
 
     def turn(self, run: RunDir) -> Turn | None:
-        """Return the run's turn in the queue for places (GPUs or slots) on its machines; None if the run is not queued.
-        """
+        """Return the run's turn in the queue for GPUs or slots on its machines; None if the run is not queued."""
         if queue_place(run) is None:
             return None
         from orchestrator.backends.places.waiting import Waiting

@@ -36,9 +36,9 @@ LEAST_SHM: Final = 1 << 30
 HASH_SECONDS: Final = 600.0  # all files of all environments are read
 MOST_SKEW: Final = 5.0
 REMEDIES: Final = {
-    "workdir": "make room there",
-    "clock": "times in logs will not agree; nothing depends on it",
-    "shm": "DataLoader workers share memory there: enlarge /dev/shm",
+    "workdir": "make room on that disk",
+    "clock": "timestamps in the logs of different hosts will not match; nothing in orch depends on the clocks",
+    "shm": "DataLoader workers share memory in /dev/shm: enlarge it on this host",
 }
 
 
@@ -127,7 +127,7 @@ def _check_machine(
     node.hello = hello
     lack = "" if is_alone else hello["lacks_tls"]
     found = f"{hello['python']}{f', {sys.executable}' if host.is_here else ''}"
-    found += lack and f"; {lack}, by which nodes prove themselves to one another"
+    found += lack and f"; {lack}, by which nodes authenticate one another"
     node.add("python3", FAIL if lack else OK, found, "install a python3 with OpenSSL 1.1.1 or newer")
     free, shm = hello["free"], hello["shm"]
     trust = "; who may write above it is trusted: shared_parent" if settings.shared_parent and not host.is_here else ""
@@ -138,7 +138,11 @@ def _check_machine(
     node.add("shm", OK if shm >= LEAST_SHM else WARN, size(shm))
     gpus, cores = hello["gpus"], hello["cores"]
     ranks = sum(each or gpus or cores for each in asked)
-    hint = "more ranks than GPUs: they train on the CPU" if gpus else "more ranks than cores: they take turns"
+    hint = (
+        "there are more ranks than GPUs, so the ranks train on the CPU"
+        if gpus
+        else "there are more ranks than cores, so the ranks compete for the cores"
+    )
     value = f"{'' if all(asked) else 'auto: '}{ranks} on {gpus} GPUs, {cores} cores"
     node.add("ranks", OK if ranks <= (gpus or cores) else WARN, value, hint)
     return node
@@ -150,7 +154,7 @@ def _check_runtime(node: Node, session: Machine, runtime: str) -> None:
         how = ", rootless: for runs of one node only" if found["rootless"] and runtime == "docker" else ""
         node.add("runtime", WARN if how else OK, f"{runtime} {found['version']}{how}", "set runtime: podman")
     except BackendError as error:
-        node.add("runtime", FAIL, error.message, "set runtime: in the profile to a runtime that the machine has")
+        node.add("runtime", FAIL, error.message, "set `runtime` in the profile to a runtime that the machine has")
 
 
 def _check_training(node: Node, session: Machine, python: str) -> None:
@@ -158,10 +162,10 @@ def _check_training(node: Node, session: Machine, python: str) -> None:
         node.training, _ = session.call("interpreter", python=python)
         torch = node.training.get("torch")
         value = f"{python}: python {node.training['python']}, torch {torch or 'missing'}"
-        hint = f"install torch for {python}, or set python: in the profile to the interpreter that has torch"
+        hint = f"install torch for {python}, or set `python` in the profile to the interpreter that has torch"
         node.add("training", OK if torch else FAIL, value, hint)
     except BackendError as error:
-        node.add("training", FAIL, error.message, "set python: in the profile to the interpreter that has torch")
+        node.add("training", FAIL, error.message, "set `python` in the profile to the interpreter that has torch")
 
 
 def _read_environments(node: Node, session: Machine, workdir: str) -> None:
@@ -188,7 +192,7 @@ def _check_ways(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Ho
     there = {number: host for number, host in hosts.items() if nodes[number].hello}
     tried = try_ways(pool, settings, there)
     for number, problem in tried.failed.items():
-        hint = "set ports: in the profile to a range that is free"
+        hint = "set `ports` in the profile to a range of free ports"
         nodes[number].add("master", FAIL, problem.message, problem.hint or hint)
     for (number, other), answer in sorted(tried.answers.items()):
         before = nodes[number].checks.get("master")
@@ -196,11 +200,14 @@ def _check_ways(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Ho
             continue
         port, name = tried.ports[other], hosts[other].name
         if answer["addr"] is None and other == 0:
-            hint = f"open port {port} to it, or set addr: of {name}, or ports: of the profile"
+            hint = (
+                f"let firewalls pass connections from {hosts[number].name} to port {port} of {name}, or set "
+                f"`addr` of {name}, or `ports` in the profile"
+            )
             nodes[number].add("master", FAIL, "; ".join(answer["problems"]), hint)
         elif answer["addr"] is None:
             words = f"it can't reach {name}, its neighbour: {'; '.join(answer['problems'])}"
-            hint = f"open the ports of ports: in the profile from {hosts[number].name} to {name}"
+            hint = f"let firewalls pass connections from {hosts[number].name} to {name} on the `ports` of the profile"
             nodes[number].add("master", FAIL, words, hint)
         elif other == 0:
             interface = f", {answer['interface']}" if answer["interface"] else ""
@@ -216,7 +223,7 @@ def _compare_versions(nodes: Mapping[int, Node]) -> None:
         return
     usual = Counter(known.values()).most_common(1)[0][0]
     for number, version in known.items():
-        hint = f"the others have torch {usual}: install that"
+        hint = f"the other hosts have torch {usual}: install the same version"
         nodes[number].add("same versions", OK if version == usual else FAIL, f"torch {version}", hint)
 
 
@@ -231,11 +238,14 @@ def _compare_environments(nodes: Mapping[int, Node]) -> None:
                 found.setdefault(key, Counter())[digest] += 1
     for node in nodes.values():
         wrong = [why for _, why in node.environments.values() if why]
-        hint = "the next run that needs it installs it again"
+        hint = "the next run that needs this environment installs it again"
         for key, (digest, why) in node.environments.items():
             if not why and digest != found[key].most_common(1)[0][0]:
                 wrong.append(f"environment {key[:12]} holds other files than on the other nodes")
-                hint = "remove that folder in the cache/env of its workdir: the next run installs it again"
+                hint = (
+                    "remove this environment's folder, which is in cache/env of the host's workdir: the next "
+                    "run installs it again"
+                )
         count = len(node.environments)
         if wrong:
             node.add(ENVIRONMENTS, FAIL, "; ".join(wrong), hint)

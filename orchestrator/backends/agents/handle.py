@@ -107,7 +107,7 @@ def _handle_of(run: RunDir) -> Handle | None:
         hosts = (Host(Address(HERE)),) * max(1, run.record().nnodes)
     plan_nodes = tuple(map(int, data.get("seats") or range(len(hosts))))
     if len(plan_nodes) != len(hosts):
-        raise ValueError("a node of the plan for each host")
+        raise ValueError("the plan must have one node for each host")
     former = tuple(map(Host.from_json, data.get("former", ())))
     return Handle(
         HandleStatus(data["state"]), data.get("start", 0), hosts, agents, plan_nodes, former, str(data.get("host", ""))

@@ -262,7 +262,7 @@ def _sending(run: RunDir) -> Iterator[None]:
         try:
             held.enter_context(locked(mark))
         except OSError as error:
-            raise StoreError(f"{mark} can't be written: {error.strerror}", "make room there") from error
+            raise StoreError(f"{mark} can't be written: {error.strerror}", "make room on that disk") from error
         try:
             yield
         except BackendError:  # the start has removed the files that it had sent

@@ -173,7 +173,7 @@ def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, An
         first = known.setdefault((hello["host"], addresses), node)
         if addresses and first != node:
             said = f"it is the same machine as {hosts[first].name} ({', '.join(sorted(addresses))})"
-            hint = "list each machine once in hosts:; nproc_per_node: says how many ranks it has"
+            hint = "list each machine once in `hosts`; `nproc_per_node` sets its number of ranks"
             errors[node] = BackendError(f"{hosts[node].name}: {said}", hint)
     return errors
 

@@ -130,7 +130,7 @@ def current_sources(run: RunDir, pool: Machines) -> list[Source]:
     def session(node: int) -> Machine:
         handle = read_handle(run)
         if handle is None or node >= len(handle.hosts):
-            raise BackendError(f"node {node} has no machine now", transient=True)
+            raise BackendError(f"node {node} runs on no machine now", transient=True)
         return pool.session(handle.hosts[node].address, workdir)
 
     handle, workdir = read_handle(run), workdir_of(run.record().profile)

@@ -42,8 +42,8 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.machine import Machine
 
-NO_TLS: Final = "can't speak TLS 1.3, by which the nodes of a run prove themselves to one another"
-OTHER_PYTHON: Final = "set python: in the profile to an interpreter that login and compute nodes share"
+NO_TLS: Final = "can't speak TLS 1.3, by which the nodes of a run authenticate one another"
+OTHER_PYTHON: Final = "set `python` in the profile to an interpreter that login and compute nodes share"
 
 
 class Batch(Backend):
@@ -118,7 +118,10 @@ class Batch(Backend):
 
         top = workdir if workdir is None or self.is_remote else os.path.expanduser(workdir)
         if top is not None and not top.startswith(("/", "~/")):
-            raise UsageError(f"workdir is '{workdir}'", "write it from the root: /shared/me/orch, or ~/orch")
+            raise UsageError(
+                f"workdir must be an absolute path, and it is '{workdir}'",
+                "write a path such as /shared/me/orch or ~/orch",
+            )
         if self.is_remote:  # `~` is expanded on the login node
             top, python = top or WORKDIR, python or "python3"
         else:
@@ -179,14 +182,13 @@ class Batch(Backend):
         for plan in plans[1:]:
             if different := [name for name, value in self.scheduler.asked(plan).items() if value != first[name]]:
                 raise UsageError(
-                    f"the runs of the sweep need different resources of {self.scheduler.title}, but share one array: "
-                    f"{', '.join(different)}",
-                    "submit one sweep for each of them, with --set",
+                    f"the runs of a sweep share one array of {self.scheduler.title}, but these runs need "
+                    f"different resources: {', '.join(different)}",
+                    "submit one sweep for each value of the resources, with --set",
                 )
 
     def _ready(self, plan: LaunchPlan) -> tuple[Site, str]:
-        """Return the site and the user's home folder on it. Raises BackendError if a submit is impossible on the site.
-        """
+        """Return the site and the user's home folder on it. Raises BackendError if no job can be submitted on it."""
         site = self.site(plan.profile)
         home = str(site.hello()["home"]) if self.is_remote else os.path.expanduser("~")
         site.need(*self.scheduler.programs)
@@ -371,7 +373,8 @@ class Batch(Backend):
             finish(run, [source_of(run, site)])
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy the outputs that are only on the login node. If the run has ended, remove its folder on the login node.
+        """Copy the outputs that are only on the login node. If the run has ended, remove its folder from the login
+        node.
         """
         if self.is_remote and _was_begun(run):
             from orchestrator.backends.batch.watcher import source_of
@@ -404,8 +407,7 @@ class Batch(Backend):
         return job.after(self.site_of(runs[0]), launch, runs, succeeds=succeeds)
 
     def used(self, run: RunDir) -> JobUse | None:
-        """Return the resources that the run's job used, from the scheduler's accounting; None before the run has a job.
-        """
+        """Return what the run's job used, according to the scheduler's accounting; None before the run has a job."""
         site = self.site_of(run)
         ident = job.ident_of(run, site)
         return None if ident.job_id is None else site.used(ident.job_id, ident.name)
@@ -434,7 +436,8 @@ class Batch(Backend):
 
         if on_node and not self.scheduler.looks_on_nodes:
             raise UsageError(
-                "--on-node runs a job on Slurm alone", "orch submit --follow with a command such as hostname"
+                "--on-node works only with Slurm, where it runs a short test job",
+                "test the nodes with a job such as hostname: orch submit --follow",
             )
         place = self.place(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)
         launch = plan(Job(name="doctor", command=("true",)), profile, "doctor", place)

@@ -14,7 +14,7 @@ from orchestrator.protocol.quantities import size
 
 COMMON: Final = ("login", "python", "programs")
 LEAST_FREE: Final = 1 << 30
-NOT_SHARED: Final = "set workdir: in the profile to a folder that login and compute nodes share"
+NOT_SHARED: Final = "set `workdir` in the profile to a folder that login and compute nodes share"
 Found = dict[str, CheckResult]
 """Check results by the names of the checks."""
 
@@ -66,5 +66,5 @@ def _room(folder: Folder, unseen: str) -> CheckResult:
         return CheckResult(Level.FAIL, f"{folder.top} can't be written", NOT_SHARED)
     found = f"{folder.top}, {size(folder.free)} free"
     if folder.free < LEAST_FREE:
-        return CheckResult(Level.WARN, found, "make room there")
+        return CheckResult(Level.WARN, found, "make room on that disk")
     return CheckResult(Level.OK, found, unseen and unseen.format(folder.path))

@@ -72,8 +72,7 @@ def _end_of_agents(run: RunDir) -> float:
 
 
 def job_of(site: Site, run: RunDir, *, fresh: bool = False, ident: Ident | None = None) -> tuple[str, Job | None]:
-    """Return the phase of the run's job (one of those in SchedulerStatus) and the job itself, which is None if unknown.
-    """
+    """Return the phase of the run's job (one of those in SchedulerStatus), and the job; None for an unknown job."""
     snapshot = site.queue(fresh=fresh)
     if snapshot.jobs is None:
         return "unknown", None

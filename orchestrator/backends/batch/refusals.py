@@ -33,4 +33,6 @@ class Refusals:
                 return BackendError(f"{meaning.format(**profile)} (qsub: {last})", hint)
         if is_unreachable:
             return BackendError(f"{self.title}'s server can't be reached: {last}", self.is_up, transient=True)
-        return BackendError(f"qsub refused the job: {last}", "orch submit --dry-run shows the script that it was given")
+        return BackendError(
+            f"qsub refused the job: {last}", "orch submit --dry-run shows the script that qsub was given"
+        )

@@ -219,9 +219,9 @@ class Scheduler(ABC):
     def hint(self, *, by_login: bool) -> str:
         """Return a hint for the user if the scheduler's programs are missing on this machine or the login node."""
         if by_login:
-            return f"name a machine in login: on which {self.programs[0]} is on PATH, if only for login shells"
+            return f"set `login` in the profile to a machine whose login shells have {self.programs[0]} on PATH"
         where = f"a {self.door}, where {self.programs[0]} is on PATH"
-        return f"submit from {where}, or through one: set login: in the profile"
+        return f"submit from {where}, or set `login` in the profile to such a machine"
 
     # -- queries
 
@@ -358,7 +358,7 @@ class Scheduler(ABC):
 
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
         """Check whether the scheduler would accept the plan, without a submit."""
-        raise UsageError(f"{self.title} can't be asked whether it would take a job")
+        raise UsageError(f"orch can't check whether {self.title} would accept a job")
 
     def unsaid(self, record: RunRecord, by_shell: ByShell) -> str:
         """Return a sentence about a setting that the profile should have but lacks; "" if it lacks none."""

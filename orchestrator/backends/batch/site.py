@@ -234,7 +234,10 @@ class Site:
         missed = self._missed.setdefault(job_id, time.monotonic())
         waited = max(time.monotonic() - missed, time.time() - left)
         if waited < self.scheduler.accounting_lag:
-            raise BackendError(f"job {job_id} has ended, and the accounting does not have its end yet", transient=True)
+            raise BackendError(
+                f"job {job_id} has ended, but the accounting of {self.scheduler.title} does not show its end yet",
+                transient=True,
+            )
 
     def with_reason(self, job: Job) -> Job:
         """Return a waiting job with the reason for its wait. If the queue does not show the reason, another of the

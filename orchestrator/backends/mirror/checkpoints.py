@@ -86,7 +86,9 @@ def bring_checkpoint(session: Machine, remote: str, target: Path) -> bool:
     for landed in fetch(session, wanted, COMMITTED, sum(each.size for each in wanted)):
         if landed.problem is not None:
             problem = landed.problem
-            raise BackendError(f"{problem.filename or target}: {problem.strerror}", "make room there") from problem
+            raise BackendError(
+                f"{problem.filename or target}: {problem.strerror}", "make room on that disk"
+            ) from problem
         if not landed.sha256:
             shutil.rmtree(target)
             return False

@@ -79,8 +79,7 @@ def newest_here(run: RunDir) -> Progress:
 
 
 def _place(run: RunDir, task: NodeTask, saved: Saved) -> str | None:
-    """Return the original path, on node 0's machine, of a checkpoint that was copied with the outputs; None if unknown.
-    """
+    """Return the original path, on node 0, of a checkpoint that was copied with the outputs; None if unknown."""
     top = Path(output_folder(str(run.path)))
     roots = {CODE: task.code_dir, OUTPUTS: output_folder(task.run_dir), CHECKPOINTS: remote_checkpoints(run)}
     known, path = Home.read(run, 0).files, Path(saved.path)

@@ -54,7 +54,9 @@ class Copy:
         except ValueError as error:
             raise BackendError(f"{session.name}: {error}") from error
         except OSError as error:
-            raise BackendError(f"{error.filename or self.run.path}: {error.strerror}", "make room there") from error
+            raise BackendError(
+                f"{error.filename or self.run.path}: {error.strerror}", "make room on that disk"
+            ) from error
         self.has_news = any(not is_of_progress(name) for name, *_ in reply["files"])
         self.alive = reply["alive"]
         if not only_logs:
@@ -89,7 +91,7 @@ class Copy:
         }  # a file that was rotated meanwhile is missing, and counts as empty
         for name, size, at, stamp, rotated in files:
             if size < 0 or offset + size > len(data) or (at is not None and at < 0):
-                raise ValueError(f"it sends less than it says of {name!r}")
+                raise ValueError(f"the data of {name!r} is shorter than announced")
             if name not in others:
                 self._keep(name, data[offset : offset + size], at, stamp, rotated)
             offset += size
@@ -113,7 +115,7 @@ class Copy:
         writes such a file.
         """
         if is_appended(self.node, name) is None:
-            raise ValueError(f"node {self.node} names a file that is not its own: {name[:200]!r}")
+            raise ValueError(f"node {self.node} sent a file name that a node may not use: {name[:200]!r}")
         return self.run.path / name
 
 

@@ -85,8 +85,7 @@ class Sizes:
 
 
 def newest_of(there: Mapping[str, Entry], lacking: Iterable[str]) -> dict[str, float]:
-    """Return the newest checkpoints among these files, with their times. One checkpoint may consist of several files.
-    """
+    """Return the newest checkpoints among these files, with their times. A checkpoint may have several files."""
     times: dict[str, float] = {}
     for name in lacking:
         checkpoint = checkpoint_of(name) or (name if names_weights(os.path.basename(name)) else "")

@@ -141,7 +141,8 @@ class Outputs:
         return self.changed.get(name, 0) >= LOOKS_IN_VAIN and checkpoint_of(name) in (None, name)
 
     def _why(self, missing: Collection[str], wanted: Collection[str], found: _Listing) -> str:
-        """Return the reasons why files were not copied, as the end of a sentence that begins with the number of files.
+        """Return the reasons why files were not copied. They are the end of a sentence that begins with the number of
+        files.
         """
         over = len([name for name in missing if name not in wanted])
         refused = sorted(name for name in missing if name in wanted and name in self.problems)
@@ -237,13 +238,13 @@ class Outputs:
         free = shutil.disk_usage(self.run.path).free
         if free < count + LEAST_FREE:
             said = f"{size(free)} are free, and {size(count)} are to come from node {self.node}"
-            raise BackendError(f"no space left on device for {self.folder}: {said}", "make room there")
+            raise BackendError(f"no space left on device for {self.folder}: {said}", "make room on that disk")
 
     def _refuse(self, name: str, error: OSError) -> None:
         """Note why a file can't be written on this machine. Raises BackendError if the disk is full."""
         if error.errno in _FULL:
             raise BackendError(
-                f"{self.folder}: {error.strerror}: the outputs of node {self.node} do not fit", "make room there"
+                f"{self.folder}: {error.strerror}: the outputs of node {self.node} do not fit", "make room on that disk"
             ) from error
         self.problems[name] = error.strerror or str(error)
 
@@ -279,10 +280,10 @@ class _Listing:
         host, roots = session.name, reply["roots"]
         try:
             if unknown := sorted(roots.keys() - ROOTS):
-                raise ValueError(f"{unknown[0]!r:.100} is none of a run's folders")
+                raise ValueError(f"{unknown[0]!r:.100} is not a folder of a run")
             entries = [_checked(Entry(*values), roots) for values in data_of(host, "list_outputs", data)]
         except ValueError as error:
-            raise BackendError(f"{host}: its list of outputs can't be right: {error}") from error
+            raise BackendError(f"{host}: its list of outputs is not valid: {error}") from error
         unreadable = tuple((root, path) for root, path in reply["unreadable"])
         return _Listing(home_names(entries, node), roots, unreadable, reply["passed_over"])
 
@@ -315,9 +316,9 @@ def _checked(entry: Entry, roots: Collection[str]) -> Entry:
     leads out of the run's folders.
     """
     if entry.root not in roots or not 0 <= entry.size < 1 << 62 or abs(entry.mtime_ns) >= 1 << 62:
-        raise ValueError(f"{entry!r} is no file")
+        raise ValueError(f"{entry!r} does not describe a file")
     if leads_out(entry.path):
-        raise ValueError(f"{entry.path!r} leads out of it")
+        raise ValueError(f"{entry.path!r} leads out of the run's folders")
     return entry
 
 

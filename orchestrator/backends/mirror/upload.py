@@ -56,7 +56,7 @@ def check_shared(sessions: Mapping[int, Machine], task: NodeTask, workdir: str) 
         what = f"{workdir} is not the folder that {first} has there, though the profile says shared"
         raise MachinesError(
             f"{', '.join(apart.values())}: {what}",
-            "set shared: false in the profile, or workdir to a folder that all nodes share",
+            "set `shared: false` in the profile, or set `workdir` to a folder that all nodes share",
             {node: BackendError(f"{host}: {what}") for node, host in apart.items()},
         )
 
@@ -137,20 +137,21 @@ def check_machine(session: Machine, run: RunDir, task: NodeTask, workdir: str) -
     if "nccl" in task.backend and hello["gpus"] < (ranks := task.nproc or 1):
         raise BackendError(
             f"{host}: it has {hello['gpus']} GPUs for {ranks} rank{'s' * (ranks > 1)} with nccl",
-            "lower nproc_per_node for this host, or set backend: gloo",
+            "lower `nproc_per_node` for this host, or set `backend: gloo`",
         )
     has = Has(hello["cores"], hello["gpus"], hello["memory"])
     if lacks := lacking(run.record().job.get("resources") or {}, has):
         raise BackendError(
-            f"{host}: it {'; it '.join(lacks.values())}", f"see resources.{next(iter(lacks))} of the job"
+            f"{host}: it {'; it '.join(lacks.values())}",
+            f"change `resources.{next(iter(lacks))}` in the job, or use another host",
         )
     if task.nnodes > 1 and hello["lacks_tls"]:
         raise BackendError(
-            f"{host}: {hello['lacks_tls']}, by which nodes prove themselves to one another",
-            "install a python3 with OpenSSL 1.1.1 or newer there, or run on one node",
+            f"{host}: {hello['lacks_tls']}, by which nodes authenticate one another",
+            "install a python3 with OpenSSL 1.1.1 or newer on that host, or run on one node",
         )
     if hello["free"] < LEAST_FREE:
-        raise BackendError(f"{host}: {hello['workdir']} has only {size(hello['free'])} left", "make room there")
+        raise BackendError(f"{host}: {hello['workdir']} has only {size(hello['free'])} left", "make room on that disk")
     if task.container is None and task.python != SERVER_PYTHON:  # python3 itself has just answered
         session.call("interpreter", python=task.python, versions=False)
     return hello

@@ -178,7 +178,7 @@ def _in_words(error: Exception) -> BackendError:
         return error
     if isinstance(error, OrchError):
         return BackendError(error.message, error.hint)
-    return BackendError(f"what it sent could not be kept: {type(error).__name__}: {error}")
+    return BackendError(f"the data that the node sent could not be stored: {type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager

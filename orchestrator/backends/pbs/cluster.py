@@ -44,15 +44,19 @@ def fits_queue(wanted: str | None, queues: Mapping[str, Entry], time_limit: int 
     queue = queues.get(wanted or "")
     if queue is None:
         what = f"there is no queue {wanted}" if wanted else "no queue is the default"
-        return CheckResult(Level.FAIL, what, f"set queue: in the profile to one of {', '.join(queues)}")
+        return CheckResult(Level.FAIL, what, f"set `queue` in the profile to one of {', '.join(queues)}")
     if queue.get("enabled") == "False":
-        return CheckResult(Level.FAIL, f"{wanted} takes no jobs now", "qstat -Q lists the queues; set queue:")
+        return CheckResult(
+            Level.FAIL,
+            f"queue {wanted} accepts no jobs now",
+            "qstat -Q lists the queues; set `queue` in the profile to another",
+        )
     most = _limit(queue)
     if most is not None and (time_limit or 0) > most:
         said = f"{wanted} gives {most / 60:g} min, the profile asks for {(time_limit or 0) / 60:g}"
-        return CheckResult(Level.FAIL, said, "set time: or queue:")
+        return CheckResult(Level.FAIL, said, "lower `time` in the profile, or set `queue` to another")
     if queue.get("started") == "False":
-        return CheckResult(Level.WARN, f"{wanted} starts no jobs now: jobs wait", "qstat -Q lists the queues")
+        return CheckResult(Level.WARN, f"queue {wanted} starts no jobs now, so jobs wait", "qstat -Q lists the queues")
     return CheckResult(Level.OK, str(wanted))
 
 
@@ -63,10 +67,16 @@ def fits_hosts(nodes: Mapping[str, Entry], wanted: int, chunk: Mapping[str, Any]
     words = ", ".join(f"{each} {chunk[each]}" for each in asked)
     if len(fit) < wanted:
         said = f"{len(fit)} of {len(nodes)} hosts have {words}, the profile asks for {wanted}"
-        return CheckResult(Level.FAIL, said, "pbsnodes -a shows what each has; set nodes:, ncpus:, ngpus: or mem:")
+        return CheckResult(
+            Level.FAIL,
+            said,
+            "pbsnodes -a shows what each host has; change `nodes`, `ncpus`, `ngpus` or `mem` in the profile",
+        )
     said = f"{len(fit)} hosts have {words}, {sum(map(_is_idle, fit))} idle"
     if len(fit) - sum(map(_is_away, fit)) < wanted:
-        return CheckResult(Level.WARN, f"{said}; too few are up, so jobs wait", "pbsnodes -l shows why hosts are down")
+        return CheckResult(
+            Level.WARN, f"{said}; too few of them are up, so jobs wait", "pbsnodes -l shows why hosts are down"
+        )
     return CheckResult(Level.OK, said)
 
 

@@ -162,7 +162,7 @@ def shown(text: str, what: str) -> dict[str, Mapping[str, Any]]:
     try:
         found = parse_json(re.sub(r",(\s*\})", r"\1", ENVIRONMENT.sub("", text))).get(what, {})
     except (ValueError, AttributeError) as error:
-        raise BackendError("PBS prints JSON that can't be read", transient=True) from error
+        raise BackendError("PBS printed JSON that can't be parsed", transient=True) from error
     entries = found.items() if isinstance(found, dict) else ()
     return {name: entry for name, entry in entries if isinstance(entry, dict)}
 

@@ -29,14 +29,16 @@ CANCEL_WAITING: Final = (
 )
 # A user may rerun a job only if the site allows that to everybody, so a refusal is written into the job's log.
 AGAIN: Final = ('qrerun "$PBS_JOBID" || echo "orch: this PBS lets only its operators start a job again (qrerun)"',)
-REFUSALS: Final = Refusals("PBS", "qstat -B says if it is up; nothing was queued under this run's name", (
-    ("Unknown queue", "PBS has no queue '{queue}'", "qstat -Q lists the queues; set queue:"),
-    ("Invalid Account", "PBS does not take the account '{account}'", "ask the cluster's administrator; set account:"),
-    ("Unknown resource", "PBS knows no such resource", "ask the cluster's administrator; change select:"),
+REFUSALS: Final = Refusals("PBS", "qstat -B shows whether the server is up; no job was queued under this run's name", (
+    ("Unknown queue", "PBS has no queue '{queue}'", "qstat -Q lists the queues; set `queue` in the profile"),
+    ("Invalid Account", "PBS does not accept the account '{account}'",
+     "ask the cluster's administrator for one, and set `account` in the profile"),
+    ("Unknown resource", "PBS does not know a resource that the profile requests",
+     "ask the cluster's administrator which resources exist, and change `select` in the profile"),
     ("violates queue and/or server resource limits", "a limit of the queue or the server forbids this job",
-     "qstat -Qf QUEUE shows the queue's limits; set nodes:, time: or queue:"),
-    ("would exceed", "a limit of yours forbids this job", "qstat -Qf QUEUE shows the queue's limits"),
-    ("not allowed", "you may not use queue '{queue}'", "qstat -Q lists the queues; set queue:"),
+     "qstat -Qf QUEUE shows the queue's limits; change `nodes`, `time` or `queue` in the profile"),
+    ("would exceed", "a limit on your own jobs forbids this job", "qstat -Qf QUEUE shows the queue's limits"),
+    ("not allowed", "you may not use queue '{queue}'", "qstat -Q lists the queues; set `queue` in the profile"),
 ))  # fmt: skip
 
 

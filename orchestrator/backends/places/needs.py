@@ -10,7 +10,7 @@ from orchestrator.errors import BackendError
 from orchestrator.protocol.places.devices import VISIBLE, Device, named_by, why_not
 from orchestrator.protocol.task import NodeTask
 
-VISIBLE_HINT: Final = f"change {VISIBLE} in the job's env, or leave it out"
+VISIBLE_HINT: Final = f"change {VISIBLE} in the job's `env`, or leave it out"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def needs_of(
         return mine, Need(sum(counts), whole.among)
     if "nccl" in mine[0].backend:
         asked = sum(task.gpus or task.nproc or 1 for task in mine)
-        hint = "lower nproc_per_node or nodes, or set backend: gloo"
+        hint = "lower `nproc_per_node` or `nodes`, or set `backend: gloo`"
         raise BackendError(f"{name}: it has {whole.count} GPUs for {asked} ranks with nccl", hint)
     return tuple(replace(task, backend="gloo", uses_gpus=False, env={**task.env, VISIBLE: ""}) for task in mine), Need()
 
@@ -66,7 +66,7 @@ def need_of(task: NodeTask, hello: Mapping[str, Any], slots: int | None) -> Need
     nproc = task.nproc or len(usable)
     count = task.gpus or (len(usable) if task.all_gpus else nproc)
     if task.gpus is not None and asked is not None and usable and task.gpus > len(usable):
-        raise ValueError(f"the job asks for {task.gpus} GPUs, and its {VISIBLE}={asked} names {len(usable)}")
+        raise ValueError(f"the job requests {task.gpus} GPUs, but its {VISIBLE}={asked} names only {len(usable)}")
     fits = task.uses_gpus and count <= len(usable)
     return Need(count if fits else 0, tuple(each.name for each in usable) if asked is not None else None)
 

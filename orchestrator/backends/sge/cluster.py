@@ -49,25 +49,27 @@ def asked(site: Site, *argv: str) -> str:
 def fits_queue(wanted: str | None, queues: list[str]) -> CheckResult:
     """Check that the profile's queue exists. A pattern or a list of queues is not checked, because qsub checks it."""
     if wanted is None:
-        return CheckResult(Level.OK, f"any of {', '.join(queues)}")
+        return CheckResult(Level.OK, f"the scheduler chooses one of {', '.join(queues)}")
     if wanted.partition("@")[0] in ("", *queues) or re.search(PATTERN, wanted):
         return CheckResult(Level.OK, wanted)
     return CheckResult(
-        Level.FAIL, f"there is no queue {wanted}", f"set queue: in the profile to one of {', '.join(queues)}"
+        Level.FAIL, f"there is no queue {wanted}", f"set `queue` in the profile to one of {', '.join(queues)}"
     )
 
 
 def _pe(site: Site, launch: LaunchPlan, slots: int) -> CheckResult:
     name = launch.profile.get("pe")
     if name is None:
-        return CheckResult(Level.OK, "none, one slot")
+        return CheckResult(Level.OK, "no parallel environment, so the job gets one slot")
     if re.search(PATTERN, name):
-        return CheckResult(Level.OK, f"{name}, a pattern that qsub reads")
+        return CheckResult(Level.OK, f"{name} is a pattern, which only qsub can resolve")
     answer = site.call("qconf", "-sp", name)
     if answer.code != 0:
         said = first_line(answer.err or answer.out)
         return CheckResult(
-            Level.FAIL, f"there is no parallel environment {name}: {said}", "qconf -spl lists them; set pe:"
+            Level.FAIL,
+            f"there is no parallel environment {name}: {said}",
+            "qconf -spl lists the parallel environments; set `pe` in the profile",
         )
     return fits_pe(name, fields_of(answer.out), launch.nnodes, slots)
 
@@ -77,22 +79,29 @@ def fits_pe(name: str, pe: Mapping[str, str], nodes: int, slots: int) -> CheckRe
     rule, total = pe.get("allocation_rule", ""), pe.get("slots", "")
     if total.isdecimal() and int(total) < nodes * slots:
         return CheckResult(
-            Level.FAIL, f"{name} has {total} slots, the profile asks for {nodes * slots}", "set nodes:, slots: or pe:"
+            Level.FAIL,
+            f"{name} has {total} slots, but the profile requests {nodes * slots}",
+            "change `nodes`, `slots` or `pe` in the profile",
         )
     if nodes > 1 and pe.get("control_slaves", "").upper() != "TRUE":
-        hint = "ask the cluster's administrator for one with control_slaves TRUE, and set pe:"
+        hint = (
+            "ask the cluster's administrator for a parallel environment with control_slaves TRUE, and set `pe` "
+            "to its name"
+        )
         return CheckResult(
             Level.FAIL, f"{name} has control_slaves FALSE, so no agents can be started on other hosts", hint
         )
     if rule.isdecimal() and slots % int(rule) == 0 and (nodes == 1 or int(rule) == slots):
-        return CheckResult(Level.OK, f"{name}: {rule} slots of each host")
+        return CheckResult(Level.OK, f"{name} gives {rule} slots on each host")
     if rule == "$pe_slots" and nodes == 1:
-        return CheckResult(Level.OK, f"{name}: all slots of one host")
+        return CheckResult(Level.OK, f"{name} gives all slots on one host")
     said = f"{name} has allocation_rule {rule}, the profile asks for {nodes} x {slots} slots"
-    hint = f"set pe: to a parallel environment whose allocation_rule is {slots}"
+    hint = f"set `pe` to a parallel environment whose allocation_rule is {slots}"
     if rule.isdecimal() or rule == "$pe_slots":
         return CheckResult(Level.FAIL, said, hint)
-    return CheckResult(Level.WARN, f"{said}: a host may give the slots of two nodes, or of half a node", hint)
+    return CheckResult(
+        Level.WARN, f"{said}: one host may provide the slots of two nodes, or only half of a node's slots", hint
+    )
 
 
 def fields_of(text: str) -> dict[str, str]:

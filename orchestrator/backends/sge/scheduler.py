@@ -28,12 +28,15 @@ CANCEL_WAITING: Final = (
     'qstat -u "$(id -un)" -s p -g d | awk -v job="$1" \'$1 == job { print NF > 8 ? $NF : "" }\' | '
     'while read -r task; do qdel "$1" ${task:+-t "$task"}; done'
 )
-REFUSALS: Final = Refusals("Grid Engine", "qconf -sss says if it is up; nothing was queued under this run's name", (
-    ("unknown queue", "Grid Engine has no queue '{queue}'", "qconf -sql lists the queues; set queue:"),
+REFUSALS: Final = Refusals("Grid Engine",
+                           "qconf -sss shows whether the server is up; no job was queued under this run's name", (
+    ("unknown queue", "Grid Engine has no queue '{queue}'", "qconf -sql lists the queues; set `queue` in the profile"),
     ("parallel environment", "Grid Engine has no parallel environment '{pe}'",
-     "qconf -spl lists the parallel environments; set pe:"),
-    ("project", "Grid Engine has no project '{project}' for you", "qconf -sprjl lists the projects; set project:"),
-    ("unknown resource", "Grid Engine knows no such resource", "qconf -sc lists the resources; change request:"),
+     "qconf -spl lists the parallel environments; set `pe` in the profile"),
+    ("project", "Grid Engine has no project '{project}' for you",
+     "qconf -sprjl lists the projects; set `project` in the profile"),
+    ("unknown resource", "Grid Engine does not know a resource that the profile requests",
+     "qconf -sc lists the resources; change `request` in the profile"),
 ))  # fmt: skip
 
 

@@ -82,7 +82,7 @@ def _grace(site: Site, settings: SlurmSettings) -> CheckResult:
     shown = site.call("scontrol", "show", "partition", "-o", *filter(None, [settings.partition])).out
     kill_wait, grace_time = seconds_of(config, "KillWait"), max(seconds_in(shown, "GraceTime"), default=0)
     if kill_wait is None:
-        return CheckResult(Level.UNKNOWN, "Slurm does not say how long it waits")
+        return CheckResult(Level.UNKNOWN, "Slurm does not report how long it waits between TERM and KILL")
     took, left = last_save(settings.name), kill_wait + grace_time
     said = f"{left} s from TERM to KILL (KillWait {kill_wait} s, GraceTime {grace_time} s)"
     if took is None:
@@ -90,7 +90,7 @@ def _grace(site: Site, settings: SlurmSettings) -> CheckResult:
     if took <= left:
         return CheckResult(OK, f"{said}; the last checkpoint took {took:.1f} s")
     hint = "a preempted run loses its work since the last checkpoint: save more often, or save less"
-    return CheckResult(WARN, f"the last checkpoint took {took:.1f} s, but there are {said}", hint)
+    return CheckResult(WARN, f"the last checkpoint took {took:.1f} s, but a job has only {said}", hint)
 
 
 def seconds_of(config: str, name: str) -> int | None:
@@ -176,13 +176,13 @@ def _looked(site: Site, launch: LaunchPlan, out: str, words: Sequence[str]) -> s
         return read.out
     host = (job.nodes if job is not None else "") or "the node"
     folder = out.rpartition("/")[0]
-    return CheckResult(FAIL, f"{host} does not see {folder} as this side does", NOT_SHARED)
+    return CheckResult(FAIL, f"{folder} is not the same folder on {host} and on the submitting machine", NOT_SHARED)
 
 
 def _job(site: Site, number: str) -> Job | None:
     snapshot = site.queue(fresh=True)
     if snapshot.jobs is None:
-        raise BackendError(f"Slurm can't be asked: {snapshot.problem}", transient=True)
+        raise BackendError(f"Slurm can't be queried: {snapshot.problem}", transient=True)
     return snapshot.jobs.get(number)
 
 
@@ -208,8 +208,11 @@ def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
         return {}
     found = parse_json(lines[-1])
     if not found["said"]["gpus"]:
-        hint = "a profile's gres or gpus_per_node gives the job some; install NVIDIA's driver whole there"
-        return {"gpus": CheckResult(FAIL, f"the job has none of the {asked} that the profile asks for", hint)}
+        hint = (
+            "set `gres` or `gpus_per_node` in the profile to request GPUs; if the node lacks NVIDIA's driver, "
+            "install all of it"
+        )
+        return {"gpus": CheckResult(FAIL, f"the job got none of the {asked} that the profile requests", hint)}
     return gpu_checks.rows_of(found["said"], found["tried"])
 
 
@@ -220,10 +223,10 @@ def seen_there(out: str, folder: str, python: str) -> CheckResult:
     before, begun, own = out.partition("orch-look\n")
     host, shared, *rest = [*(line.strip() for line in own.splitlines() if line.strip()), "", ""]
     if not begun or shared not in ("shared", "apart"):
-        hint = "a run would end in the same way: orch submit --dry-run shows how it is started"
+        hint = "a run would fail in the same way: orch submit --dry-run shows its start command"
         return CheckResult(FAIL, f"srun failed: {first_line(before)}", hint)
     if shared == "apart":
-        return CheckResult(FAIL, f"{host} does not see {folder} as this side does", NOT_SHARED)
+        return CheckResult(FAIL, f"{folder} is not the same folder on {host} and on the submitting machine", NOT_SHARED)
     try:
         rest = list(filter(None, rest))
         found = parse_json(rest[-1])
@@ -231,8 +234,8 @@ def seen_there(out: str, folder: str, python: str) -> CheckResult:
         said = f"{host}: {python} can't be started there: {(rest or ['it says nothing'])[-1]}"
         return CheckResult(FAIL, said, OTHER_PYTHON)
     if not found["torch"]:
-        hint = f"install torch for {python}, or set python: in the profile"
+        hint = f"install torch for {python}, or set `python` in the profile to another interpreter"
         return CheckResult(FAIL, f"{host}: {python} has no torch", hint)
     if not found["tls"]:
-        return CheckResult(WARN, f"{host}: {python} {NO_TLS}", "it is for runs of one node only")
+        return CheckResult(WARN, f"{host}: {python} {NO_TLS}", "this interpreter can only start runs on one node")
     return CheckResult(OK, f"{host} sees {folder}; python {found['python']}, torch {found['torch']}")

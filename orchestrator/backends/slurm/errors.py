@@ -12,35 +12,39 @@ from orchestrator.errors import BackendError
 
 # (words of sbatch, their meaning, the hint; {field} is a field of the profile)
 REFUSALS: Final = (
-    ("Invalid partition name", "Slurm has no partition '{partition}'", "sinfo lists the partitions; set partition:"),
+    ("Invalid partition name", "Slurm has no partition '{partition}'",
+     "sinfo lists the partitions; set `partition` in the profile"),
     ("Invalid account", "Slurm has no account '{account}' for you, or not in this partition",
-     "sacctmgr show associations user=$USER lists yours; set account:"),
-    ("Invalid qos", "Slurm has no qos '{qos}' for you", "sacctmgr show qos lists them; set qos:"),
-    ("Requested time limit is invalid", "the time limit of {time} is more than Slurm gives here",
-     "sinfo -o '%P %l' shows the limit of each partition; set time:"),
-    ("Node count specification invalid", "Slurm can't give {counted} here",
-     "sinfo -o '%P %D' shows how many each partition has; set nodes:"),
+     "sacctmgr show associations user=$USER lists your accounts; set `account` in the profile"),
+    ("Invalid qos", "Slurm has no qos '{qos}' for you",
+     "sacctmgr show qos lists all of them; set `qos` in the profile"),
+    ("Requested time limit is invalid", "the time limit of {time} is longer than Slurm allows",
+     "sinfo -o '%P %l' shows the limit of each partition; lower `time` in the profile"),
+    ("Node count specification invalid", "Slurm can't give the job {counted}",
+     "sinfo -o '%P %D' shows the number of nodes in each partition; lower `nodes` in the profile"),
     ("Requested node configuration is not available",
-     "the cluster does not have {counted} with what the profile asks for ({asked})",
-     "sinfo -N -o '%N %c %m %G' shows what each has; without cpus_per_task orch requests one core per rank"),
-    ("More processors requested than permitted", "the profile asks for more cores than it may have ({asked})",
-     "set cpus_per_task: or nodes:"),
-    ("doesn't allow an argument", "this cluster's sbatch is older than an option of the profile: {said}",
-     "leave that value out of sbatch: in the profile"),
+     "the cluster does not have {counted} with the resources that the profile requests ({asked})",
+     "sinfo -N -o '%N %c %m %G' shows what each node has; without `cpus_per_task`, orch requests one core per rank"),
+    ("More processors requested than permitted", "the profile requests more cores than the job may have ({asked})",
+     "lower `cpus_per_task` or `nodes` in the profile"),
+    ("doesn't allow an argument", "this cluster's sbatch is too old for the value of an option in the profile: {said}",
+     "leave that value out of `sbatch` in the profile"),
     ("unrecognized option", "this cluster's sbatch lacks an option of the profile: {said}",
-     "sbatch --help lists its options; leave that option out of sbatch: in the profile"),
-    ("Invalid generic resource", "Slurm knows no such gres here ({asked})", "sinfo -o '%N %G' lists them"),
-    ("Invalid feature specification", "no node has the feature '{constraint}'", "sinfo -o '%N %f' lists them"),
-    ("Invalid node name", "the profile names a node that Slurm does not know", "sinfo -N lists them"),
+     "sbatch --help lists its options; leave that option out of `sbatch` in the profile"),
+    ("Invalid generic resource", "Slurm does not know the generic resource (gres) that the profile requests ({asked})",
+     "sinfo -o '%N %G' lists the generic resources of each node"),
+    ("Invalid feature specification", "no node has the feature '{constraint}'",
+     "sinfo -o '%N %f' lists the features of each node"),
+    ("Invalid node name", "the profile names a node that Slurm does not know", "sinfo -N lists the nodes"),
     ("Invalid job array specification", "the sweep has more points than Slurm takes as one array",
-     "scontrol show config shows that as MaxArraySize; sweep over fewer values"),
-    ("Invalid wckey", "this cluster wants a wckey", "add sbatch: {{wckey: NAME}} to the profile"),
+     "scontrol show config shows the limit as MaxArraySize; sweep over fewer values"),
+    ("Invalid wckey", "this cluster requires a wckey for each job", "add `sbatch: {{wckey: NAME}}` to the profile"),
     ("Job violates accounting/QOS policy", "a limit of your account or qos forbids this job: {said}",
      "sacctmgr show associations user=$USER and sacctmgr show qos show the limits"),
-    ("Munge", "munge does not answer on {where}, so Slurm does not believe who you are: {said}",
-     "ask the cluster's administrator to start munged there"),
-    ("Protocol authentication error", "Slurm does not believe who you are: {said}",
-     "munge on {where} and on the controller must have the same key and clocks that agree"),
+    ("Munge", "munge, which proves to Slurm who you are, does not answer on {where}: {said}",
+     "ask the cluster's administrator to start munged on that machine"),
+    ("Protocol authentication error", "Slurm could not authenticate you: {said}",
+     "munge on {where} and on the controller must have the same key, and their clocks must agree"),
 )  # fmt: skip
 
 
@@ -66,7 +70,9 @@ def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: s
     if is_unreachable(said):
         return BackendError(
             f"Slurm's controller can't be reached: {last}",
-            "scontrol ping says whether it is up; nothing was queued under this run's name",
+            "scontrol ping shows whether it is up; no job was queued under this run's name",
             transient=True,
         )
-    return BackendError(f"sbatch refused the job: {last}", "orch submit --dry-run shows the script that it was given")
+    return BackendError(
+        f"sbatch refused the job: {last}", "orch submit --dry-run shows the script that sbatch was given"
+    )

@@ -78,7 +78,7 @@ UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", 
                       "Connection timed out", "Transport endpoint", "configuration source")  # fmt: skip
 UNANSWERED: Final = ("Socket timed out", "Zero Bytes")  # the request was sent, so the job may be queued
 CANT_OPEN: Final = 53  # the exit code of slurmd itself if it can't open the job's log
-NOT_SHARED: Final = "which has to be shared with the login node: set workdir: in the profile to such a folder"
+NOT_SHARED: Final = "which has to be shared with the login node: set `workdir` in the profile to such a folder"
 STUCK: Final = (
     r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|"
     r"AccountNotAllowed|QOSNotAllowed|(QOS|Assoc)Max(?!Jobs).*PerJob.*|(QOS|Assoc)MaxWall.*|JobHoldMaxRequeue"

@@ -53,7 +53,11 @@ def partitions(site: Site) -> list[Partition]:
     """
     answer = site.call("sinfo", "-h", "-o", SINFO_FORMAT)
     if answer.code != 0:
-        raise BackendError(f"Slurm can't be asked: {first_line(answer.err)}", "scontrol ping", transient=True)
+        raise BackendError(
+            f"Slurm can't be queried: {first_line(answer.err)}",
+            "check whether Slurm's controller is up: scontrol ping",
+            transient=True,
+        )
     return parse_sinfo(answer.out)
 
 
@@ -88,22 +92,24 @@ def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
     if not own:
         names = ", ".join(dict.fromkeys(row.name for row in rows))
         what = f"there is no partition {wanted}" if wanted else "no partition is the default"
-        return CheckResult(Level.FAIL, what, f"set partition: in the profile to one of {names}")
+        return CheckResult(Level.FAIL, what, f"set `partition` in the profile to one of {names}")
     name = own[0].name
     total, idle = (sum(getattr(row, field) for row in own if row.name == name) for field in ("nodes", "idle"))
     limit = own[0].limit
     if settings.nodes_of_job > total:
         said = f"{name} has {total} nodes, the profile asks for {settings.nodes_of_job}"
-        return CheckResult(Level.FAIL, said, "set nodes: to less")
+        return CheckResult(Level.FAIL, said, "lower `nodes` in the profile")
     if limit is not None and settings.time is not None and settings.time > limit:
         said = f"{name} gives {limit // 60} min, the profile asks for {settings.time // 60}"
-        return CheckResult(Level.FAIL, said, "set time: to less")
+        return CheckResult(Level.FAIL, said, "lower `time` in the profile")
     by_name = {each.name: [row for row in own if row.name == each.name] for each in own}
     small = {each: _too_small(settings, its) for each, its in by_name.items()}  # Slurm may choose any of them
     if all(small.values()) and (found := small[name]):
-        return CheckResult(Level.FAIL, f"{name}: {found[0]}", f"set {found[1]}: to less, or another partition:")
+        return CheckResult(
+            Level.FAIL, f"{name}: {found[0]}", f"lower `{found[1]}` in the profile, or set `partition` to another"
+        )
     if not own[0].is_up:
-        return CheckResult(Level.WARN, f"{name} is down: jobs wait", "ask the cluster's administrator")
+        return CheckResult(Level.WARN, f"partition {name} is down, so jobs wait", "ask the cluster's administrator")
     return CheckResult(Level.OK, f"{name}: {total} nodes, {idle} idle")
 
 

@@ -154,8 +154,8 @@ class Slurm(Scheduler):
     def check_folder(self, folder: str) -> None:
         """Raise UsageError if sbatch would interpret the path of the runs' folder as a pattern."""
         if odd := next((sign for sign in "\\%" if sign in folder), None):
-            hint = "set workdir: in the profile to another folder"
-            raise UsageError(f"Slurm replaces '{odd}' in the path of a log, and {folder} has this character", hint)
+            hint = "set `workdir` in the profile to another folder"
+            raise UsageError(f"Slurm expands '{odd}' in the path of a log, and {folder} contains this character", hint)
 
     def begins_later(self, profile: Mapping[str, Any]) -> bool:
         return "begin" in (profile.get("sbatch") or {})

@@ -39,7 +39,9 @@ def submit(order: Order, put: Put, call: Call) -> str:
             return str(Executor(order, Path(scratch), put, call).submit(os.execvp, argv[0], list(argv)).job_id)
     except OSError as error:
         where = error.filename or tempfile.gettempdir()
-        raise BackendError(f"{where} can't be written: {error.strerror}", "make room there, or set TMPDIR") from error
+        raise BackendError(
+            f"{where} can't be written: {error.strerror}", "make room on that disk, or set TMPDIR to another folder"
+        ) from error
 
 
 def script(order: Order) -> str:
@@ -54,7 +56,7 @@ def rendered(command: str, folder: str, asked: Mapping[str, Any]) -> str:
 
 
 def _unused(*_: Any) -> Any:
-    raise AssertionError("a script is rendered without a machine")
+    raise AssertionError("an error in orch: a batch script must be rendered without contacting a machine")
 
 
 class Executor(SlurmExecutor):

@@ -125,7 +125,9 @@ def placed(task: NodeTask, place: Place) -> NodeTask:
     """
     hosts, launched_from = place.hosts, place.launched_from
     if len(hosts) != task.nnodes:
-        raise AllocationError(f"the plan has {task.nnodes} nodes, {place.title} gave {len(hosts)}: {in_words(hosts)}")
+        raise AllocationError(
+            f"the plan has {task.nnodes} nodes, but {place.title} gave {len(hosts)}: {in_words(hosts)}"
+        )
     addrs = [hosts[0]] if launched_from.startswith("127.") or not launched_from else [launched_from, hosts[0]]
     if task.nnodes == 1:
         addrs = ["127.0.0.1"]

@@ -125,7 +125,7 @@ def too_few(kind: str, nodes: int, hosts: Sequence[str]) -> str:
     said = f"the plan has {nodes} nodes, {TITLES[kind]} gave {len(hosts)}: {in_words(hosts)}"
     if kind != "sge":
         return said
-    return f"{said}; set pe: to a parallel environment whose allocation_rule is the number of slots of one node"
+    return f"{said}; set `pe` to a parallel environment whose allocation_rule is the number of slots of one node"
 
 
 def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[int | None, ...]]:

@@ -57,7 +57,7 @@ class Members:
         if said.to != LEADER:  # the peer wanted another listener, but its connection was redirected to this one
             raise ChannelError("the connection was not meant for node 0")
         if (member := said.hello) is None:
-            raise ChannelError("its hello is of another version")
+            raise ChannelError("the first message of this node has another version")
         if self.members.setdefault(member.node_rank, channel) is not channel:
             raise ChannelError("this node has joined already")
         return member
@@ -75,4 +75,4 @@ async def introduce(channel: Channel, hello: Hello) -> None:
     channel.send(to_json(Introduction(LEADER, hello)))
     answer = read(Admission, await channel.answer(HELLO_SECONDS), lenient=True)
     if answer.joined != hello.node_rank:
-        raise ChannelError(f"node 0: {answer.refused or 'something else answers'}")
+        raise ChannelError(f"node 0: {answer.refused or 'another program answers at its port'}")

@@ -93,4 +93,4 @@ async def request(tls: Tls, addrs: tuple[str, ...], port: int, asked: Request) -
         else:
             channel.send(asked.to_json())
             return channel
-    raise ChannelError("; ".join(problems) or "it reported no address")
+    raise ChannelError("; ".join(problems) or "the node reported no address")

@@ -156,7 +156,7 @@ class Ranks:
         try:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
-            self.trouble(f"the folder {folder} can't be made: {error.strerror}", rules.NO_ROOM)
+            self.trouble(f"the folder {folder} can't be created: {error.strerror}", rules.NO_ROOM)
             return
         self.launcher.send(self.prepared)
 

@@ -84,7 +84,7 @@ class Tls:
         shown = channel.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         if shown != self.certificate:
             channel.writer.transport.abort()
-            raise ChannelError("what listens there does not have this run's certificate")
+            raise ChannelError("the program that listens at this address does not have this run's certificate")
         return channel
 
 
@@ -135,5 +135,5 @@ def in_words(error: BaseException) -> str:
         return "it closed the connection before it had proved to belong to this run"
     reason = getattr(error, "reason", None)  # only OpenSSL's errors have this attribute
     if reason == "CERTIFICATE_VERIFY_FAILED":
-        return "what listens there does not have this run's certificate"
+        return "the program that listens at this address does not have this run's certificate"
     return "something else listens there" if reason is not None else str(error)

@@ -210,11 +210,13 @@ def answer(argv: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
     try:
         return run(argv, timeout)
     except FileNotFoundError as error:
-        raise EngineError(f"it has no {argv[0]}: install it there, or set another runtime in the profile") from error
+        raise EngineError(
+            f"the host has no {argv[0]}: install it there, or set another `runtime` in the profile"
+        ) from error
     except OSError as error:
-        raise EngineError(f"its {argv[0]} can't be started: {shortage(error) or error.strerror}") from error
+        raise EngineError(f"{argv[0]} can't be started on the host: {shortage(error) or error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise EngineError(f"its {argv[0]} did not answer '{argv[1]}' within {timeout:.0f} s") from error
+        raise EngineError(f"{argv[0]} did not answer '{argv[1]}' within {timeout:.0f} s") from error
 
 
 HELP = re.compile(r"\s*(See 'docker|Run '\w+ .*--help)")
@@ -240,7 +242,7 @@ _KNOWN = (
     ),
     (
         r"executable file .*not found|no such file or directory: unknown|starting container process.*no such file",
-        "the image has no such interpreter ({last}): set python: in the profile to the image's own",
+        "the image has no such interpreter ({last}): set `python` in the profile to the image's own",
     ),
 )  # fmt: skip
 

@@ -179,10 +179,12 @@ def ready(box: Container) -> tuple[Engine, str]:
     """
     for mount in here(box.mounts):
         if not os.path.exists(mount.source):
-            raise EngineError(f"it has no {mount.source}, which the job mounts as {mount.target}")
+            raise EngineError(f"the host has no {mount.source}, which the job mounts as {mount.target}")
     engine = ask(box.runtime)
     if engine.root and (free := _free(engine.root)) is not None and free < LEAST_FREE:
-        raise EngineError(f"the disk of {engine.name}'s {engine.root} is full ({size(free)} left): make room there")
+        raise EngineError(
+            f"the disk of {engine.name}'s {engine.root} is full ({size(free)} left): make room on that disk"
+        )
     return engine, _image(box) if box.runtime in ENGINES else _file(box)
 
 
@@ -195,18 +197,22 @@ def _image(box: Container) -> str:
     """Pull the image if the job's container.pull demands it or the node lacks the image, and return the image's id."""
     found = None if box.pull == "always" else _inspect(box)
     if found is None and box.pull == "never":
-        raise EngineError(f"it has no image {box.image}, and container.pull is never: pull or load it there")
+        raise EngineError(
+            f"the host has no image {box.image}, and `container.pull` is never: pull or load the image there"
+        )
     if found is None:
         try:
             call(box.runtime, "pull", "--quiet", box.image, timeout=PULL_SECONDS)
         except EngineError as error:
-            raise EngineError(f"it has no image {box.image} and can't pull it: {error}") from error
+            raise EngineError(f"the host has no image {box.image} and can't pull it: {error}") from error
         found = _inspect(box)
     if found is None:
-        raise EngineError(f"it has no image {box.image}, although {box.runtime} reported that it was pulled")
+        raise EngineError(f"the host has no image {box.image}, although {box.runtime} reported that it was pulled")
     made_for, own = found.get("Architecture"), ARCHITECTURES.get(platform.machine(), platform.machine())
     if made_for and made_for != own:
-        raise EngineError(f"its image {box.image} is for {made_for}, and this machine is {own}: build it for {own}")
+        raise EngineError(
+            f"the image {box.image} is built for {made_for}, but this machine is {own}: build the image for {own}"
+        )
     return str(found.get("Id") or "")
 
 
@@ -223,7 +229,7 @@ def _inspect(box: Container) -> dict[str, Any] | None:
 def _file(box: Container) -> str:
     path = os.path.expanduser(box.image)
     if path.startswith(("/", "./")) and not os.path.exists(path):
-        raise EngineError(f"it has no image file {path}: put it where every node can read it")
+        raise EngineError(f"the host has no image file {path}: put it where every node can read it")
     return ""
 
 

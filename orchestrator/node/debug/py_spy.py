@@ -29,7 +29,9 @@ def dump(pid: int) -> tuple[Thread, ...]:
     """Return a process's threads with their stacks. Raises NotSeenError if the stacks can't be read."""
     program = _program(pid)
     if program is None:
-        raise NotSeenError("orch has not started this program itself, and there is no py-spy: pip install py-spy")
+        raise NotSeenError(
+            "orch did not start this program itself, so it needs py-spy to read the stack: pip install py-spy"
+        )
     try:
         done = subprocess.run(
             [program, "dump", "--json", "--pid", str(pid)],
@@ -41,7 +43,9 @@ def dump(pid: int) -> tuple[Thread, ...]:
         raise NotSeenError(f"{program} fails: {error}") from error
     errors = done.stderr.decode("utf-8", "replace").strip()
     if "Permission" in errors or "not permitted" in errors or "EPERM" in errors:
-        raise NotSeenError(_why_refused(pid) or f"this machine refuses ptrace to {program}: {errors[-300:]}")
+        raise NotSeenError(
+            _why_refused(pid) or f"this machine does not let {program} trace the process (ptrace): {errors[-300:]}"
+        )
     raise NotSeenError(f"{program} reports: {errors[-300:]}")
 
 

@@ -101,12 +101,12 @@ def _debugger(folder: str, rank: int) -> socket.socket:
     """
     found = _announced(folder, rank)
     if found is None:
-        raise OSError("no debugger waits in the rank")
+        raise OSError("no debugger is listening in the rank")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(f"\0{found['socket']}")
         if owner_of(connection) != found["owner"]:
-            raise OSError("another user has taken the name of its socket")
+            raise OSError("another user has taken the name of the debugger's socket")
     except OSError:
         connection.close()
         raise

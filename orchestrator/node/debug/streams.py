@@ -76,7 +76,7 @@ class Streams:
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
         elif kind not in (DATA, END, FAILED, CREDIT) or (kind == DATA and len(data) != size):
-            raise ValueError("the other end of the streams is not orch")
+            raise ValueError("the program at the other end of the connection is not orch")
         elif stream is None:
             return  # this end has already abandoned the stream
         elif kind == CREDIT:
@@ -87,7 +87,7 @@ class Streams:
         else:
             stream.waiting += len(data)
             if stream.waiting > WINDOW:
-                raise ValueError("the other end of the streams has sent more than it may")
+                raise ValueError("the other end of the connection has sent more data than allowed")
             stream.came.put_nowait(data if kind == DATA else None)
 
     async def _answer(self, stream: _Stream, dial: Dial) -> None:

@@ -105,12 +105,12 @@ def hold(folder: str) -> int:
         os.utime(descriptor)
     except OSError as error:
         raise BrokenEnvironmentError(
-            f"the environment {folder} can't be used: {error.strerror}; submit again"
+            f"the environment {folder} can't be used: {error.strerror}; submit the job again"
         ) from error
     why = why_unusable(folder)
     if why is not None:
         os.close(descriptor)
-        raise BrokenEnvironmentError(f"the environment {why or f'{folder} was removed'}; submit again")
+        raise BrokenEnvironmentError(f"the environment {why or f'{folder} was removed'}; submit the job again")
     return descriptor
 
 

@@ -112,9 +112,11 @@ def _verified_copy(source: str, sha256: str, target: str) -> str:
         with open(new, "wb") as copy, open(open_own(source, os.O_RDONLY | os.O_NONBLOCK), "rb") as kept:
             found = digest_of(kept, copy)
     except FileNotFoundError as error:
-        raise InstallError("uv was removed from the cache meanwhile; submit again") from error
+        raise InstallError("uv was removed from the cache meanwhile; submit the job again") from error
     if found != sha256:
-        raise InstallError(f"{source} does not have the sha256 in its name: another program has changed it; remove it")
+        raise InstallError(
+            f"{source} does not have the sha256 in its name, because another program has changed it: remove the file"
+        )
     return target
 
 
@@ -136,8 +138,8 @@ def _run(argv: list[str]) -> None:
             cwd=os.path.dirname(argv[0]), check=False,
         )  # fmt: skip
     except OSError as error:
-        raise InstallError(f"uv can't be started here: {error.strerror}") from error
+        raise InstallError(f"uv can't be started on this host: {error.strerror}") from error
     if done.returncode != 0:
         lines = done.stdout.decode("utf-8", "replace").strip().splitlines()[-LAST_LINES:]
         what = " ".join(each for each in argv[1:3] if not each.startswith("-"))
-        raise InstallError("\n".join([f"uv {what} fails here:", *lines]))
+        raise InstallError("\n".join([f"uv {what} fails on this host:", *lines]))

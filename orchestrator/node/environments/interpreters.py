@@ -91,7 +91,7 @@ def find(python: str, version: str | None, system_packages: str | None) -> dict[
             return found
         seen.setdefault(found["base"], found["version"])
     known = ", ".join(f"{number} ({path})" for path, number in sorted(seen.items(), key=lambda each: each[1]))
-    raise NoInterpreterError(f"it has no Python {version}; found: {known or 'none'}")
+    raise NoInterpreterError(f"the host has no Python {version}; found: {known or 'none'}")
 
 
 def ask(python: str, *, packages: bool = False) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def ask(python: str, *, packages: bool = False) -> dict[str, Any]:
     try:
         return ask_interpreter(os.path.expanduser(python), *argv)
     except InterpreterError as error:
-        raise NoInterpreterError(f"its interpreter {python} {error}") from error
+        raise NoInterpreterError(f"the interpreter {python} {error}") from error
 
 
 def _fits(found: str, requested: str | None) -> bool:

@@ -97,7 +97,7 @@ class _Plain(pickle.Unpickler):
     """An unpickler for numbers, texts, lists and dicts. It refuses all objects that could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"a flight recorder's dump holds no {module}.{name}")
+        raise pickle.UnpicklingError(f"a flight recorder's dump must not contain {module}.{name}")
 
     def persistent_load(self, _: Any) -> Any:
-        raise pickle.UnpicklingError("a flight recorder's dump holds no references")
+        raise pickle.UnpicklingError("a flight recorder's dump must not contain references")

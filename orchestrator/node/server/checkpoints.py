@@ -28,7 +28,7 @@ def put_in_place(request: Request, _: bytes) -> Answer:
     """Rename a completely written folder to its final name. If a folder of that name exists, it is removed first."""
     source, target = at_user(request["source"]), at_user(request["target"])
     if os.path.islink(target) or os.path.isfile(target):
-        raise RefusedError(f"{target} is no folder")
+        raise RefusedError(f"{target} is not a folder")
     shutil.rmtree(target, ignore_errors=True)
     os.rename(source, target)
     return {}, b""

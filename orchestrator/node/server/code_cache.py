@@ -49,7 +49,7 @@ def _kept(folder: str, digest: str) -> BinaryIO:
 def _folder(request: Request) -> str:
     name = request.get("cache", "code")
     if name not in CACHES:
-        raise RefusedError(f"{name!r} is no cache of contents")
+        raise RefusedError(f"{name!r} is not the name of a cache")
     return at_user(f"{request['workdir']}/cache/{name}")
 
 
@@ -114,4 +114,6 @@ def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -
         new = open_own(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(new, "wb") as copy, _kept(folder, _safe(content)) as kept:
             if digest_of(kept, copy) != content:
-                raise RefusedError(f"{folder}/{content} is not what its name says: somebody else writes there")
+                raise RefusedError(
+                    f"{folder}/{content} does not have the sha256 in its name, because another program has changed it"
+                )

@@ -64,18 +64,18 @@ def find_targets(run_dir: str, node: int, fault: Fault) -> Targets:
     found[Fault.FREEZE] = found[Fault.NODE]
     if fault in found:
         if not found[fault]:
-            raise NoTargetError(f"no {fault if fault == Fault.AGENT else 'process'} of node {node} is here")
+            raise NoTargetError(f"no {fault if fault == Fault.AGENT else 'process'} of node {node} runs on this host")
         return Targets(tuple(found[fault]))
     ranks = _ranks(run_dir, node, marked)
     if not ranks:
-        raise NoTargetError(f"no rank of node {node} is here that its launcher has recorded")
+        raise NoTargetError(f"the launcher of node {node} has recorded no rank that runs on this host")
     rank = max(ranks)
     if fault == Fault.RANK:
         return Targets((ranks[rank],), rank)
     parent = _status(ranks[rank], "PPid")
     launchers = tuple(process for process in marked if [process.pid] == parent)
     if not launchers:
-        raise NoTargetError(f"no launcher of node {node} is here")
+        raise NoTargetError(f"no launcher of node {node} runs on this host")
     return Targets(launchers)
 
 

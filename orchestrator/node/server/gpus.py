@@ -82,7 +82,7 @@ def try_gpus(request: Request, _: bytes) -> Answer:
     try:
         return ask_interpreter(python, "-c", TRY, seconds=float(request["seconds"])), b""
     except InterpreterError as error:
-        raise RefusedError(f"its training interpreter {python} {error}") from error
+        raise RefusedError(f"the training interpreter {python} {error}") from error
 
 
 def print_gpus(python: str, seconds: str) -> int:

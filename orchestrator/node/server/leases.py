@@ -57,7 +57,7 @@ def lease(request: Request, _: bytes) -> Answer:
     if not names:
         return {"places": []}, b""
     if count > len(names):
-        raise RefusedError(f"it has {len(names)} {kind(names)}, and the run needs {count}")
+        raise RefusedError(f"the host has {len(names)} {kind(names)}, and the run needs {count}")
     release(request, b"")  # release places from an earlier answer, which may have been lost
     if os.path.exists(f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{request['start']}"):
         return {"places": of_run(run_id, names)}, b""

@@ -60,7 +60,7 @@ def hello(request: Request, _: bytes) -> Answer:
     for name in ("", *OWN_FOLDERS):
         said = why_unsafe(f"{workdir}/{name}".rstrip("/"), shared_parent=bool(name or request.get("shared_parent")))
         if said is not None:
-            raise RefusedError(f"{said}: what orch sends there would not be safe; {remedy(said)}")
+            raise RefusedError(f"{said}: files that orch sends there would not be safe; {remedy(said)}")
     if not os.access(workdir, os.W_OK):
         raise RefusedError(f"{workdir} is not writable for {os.environ.get('USER', os.getuid())}")
     disk, shm = os.statvfs(workdir), os.statvfs("/dev/shm")  # noqa: S108 (its size is what is asked)
@@ -85,7 +85,7 @@ def interpreter(request: Request, _: bytes) -> Answer:
     try:
         return ask_interpreter(python, *argv), b""
     except InterpreterError as error:
-        raise RefusedError(f"its training interpreter {python} {error}") from error
+        raise RefusedError(f"the training interpreter {python} {error}") from error
 
 
 def start_agent(request: Request, payload: bytes) -> Answer:
@@ -301,7 +301,7 @@ def remove(request: Request, _: bytes) -> Answer:
     if os.path.basename(run_dir) != request["run_id"]:
         raise RefusedError(f"{run_dir} is not the folder of run {request['run_id']}")
     if marked(request["run_id"]):
-        raise RefusedError(f"processes of run {request['run_id']} are still here")
+        raise RefusedError(f"processes of run {request['run_id']} still run on this host")
     there = os.path.isdir(run_dir)
     remove_tree(run_dir)  # if nodes share the folder, several servers may remove it at once
     runs, (sweep, _, index) = os.path.dirname(run_dir), request["run_id"].rpartition(".")

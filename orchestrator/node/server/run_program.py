@@ -29,7 +29,7 @@ def run_program(request: Request, payload: bytes) -> Answer:
             env={**kept, **request["env"]}, umask=users_umask(),
         )  # fmt: skip
     except FileNotFoundError as error:
-        raise RefusedError(f"there is no {argv[0]} here") from error
+        raise RefusedError(f"there is no {argv[0]} on this host") from error
     except subprocess.TimeoutExpired:
         return {"code": None, "err": ""}, b""
     return {"code": done.returncode, "err": done.stderr.decode("utf-8", "replace")}, done.stdout

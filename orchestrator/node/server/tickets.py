@@ -50,10 +50,13 @@ def take_ticket(request: Request, _: bytes) -> Answer:
     """
     folder, run_id = _shared(), request["run_id"]
     if folder is None:
-        raise RefusedError(f"none of {' and '.join(SHARED)} is a sticky folder of root's, in which a ticket could lie")
+        raise RefusedError(
+            "the queue needs a folder with the sticky bit that root owns, and none of "
+            f"{' and '.join(SHARED)} is such a folder"
+        )
     name = f"orch-queue.{os.urandom(8).hex()}.{int(request['count'])}.{int(request['number'])}.{run_id}"
     if not _NAME.fullmatch(name):
-        raise RefusedError(f"no ticket can be called {name}")
+        raise RefusedError(f"{name} is not a valid name for a ticket of the queue")
     for each in _own(folder):
         if each.ticket.run == run_id or each.ticket.age > FORGOTTEN_SECONDS:
             _remove(each.path)

@@ -36,7 +36,7 @@ def write_file(request: Request, payload: bytes) -> Answer:
     if request.get("last", True):
         if sha256 and checksum_of(partial).hex != sha256:
             os.unlink(partial)
-            raise RefusedError(f"{path} did not arrive as it was sent: its sha256 is not {sha256}")
+            raise RefusedError(f"{path} was changed on the way: its sha256 is not {sha256}")
         os.replace(partial, path)
     return {"size": offset + len(payload)}, b""
 

@@ -34,7 +34,7 @@ def place(item: Input, folder: str) -> str:
                 if not _is_whole(path, item.sha256):
                     _fetch(item, path)
     except OSError as error:
-        raise InputError(f"input {item.name} can't be kept in {folder}: {error}") from error
+        raise InputError(f"input {item.name} can't be stored in {folder}: {error}") from error
     _verified.add(path)
     return path
 
@@ -66,7 +66,9 @@ def _fetch(item: Input, path: str) -> None:
         raise InputError(f"input {item.name} can't be fetched from {item.source}: {error}") from error
     if digest != item.sha256:
         _unlink(partial)
-        raise InputError(f"input {item.name} from {item.source} has sha256 {digest}, the job asks for {item.sha256}")
+        raise InputError(
+            f"input {item.name} from {item.source} has sha256 {digest}, but the job requires {item.sha256}"
+        )
     os.replace(partial, path)
 
 

@@ -118,10 +118,13 @@ def why_unsafe(path: str, *, shared_parent: bool = False) -> str | None:
 def remedy(unsafe: str) -> str:
     """Return a sentence that tells the user how to fix a problem that `why_unsafe` has returned."""
     if "in the place of" in unsafe:
-        return "make it sticky, or set shared_parent: true in the profile if all who may write there are trusted"
+        return (
+            "set the folder's sticky bit (chmod +t), or set `shared_parent: true` in the profile if you trust "
+            "all who may write there"
+        )
     if "may be written" in unsafe:
-        return "take that right from them: chmod go-w"
-    return "set another workdir in the profile"
+        return "remove the others' right to write: chmod go-w"
+    return "set another `workdir` in the profile"
 
 
 def _above(path: str) -> Iterator[str]:

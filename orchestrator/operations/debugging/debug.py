@@ -43,7 +43,9 @@ def check_debug(prepared: Prepared) -> None:
     counts = nproc_by_node(prepared.profile)
     known = [count for count in counts if count is not None]
     if rank is not None and len(known) == len(counts) and rank >= sum(known):
-        raise UsageError(f"the run has no rank {rank}", f"its ranks are 0 to {sum(known) - 1}: --rank N")
+        raise UsageError(
+            f"the run has no rank {rank}", f"its ranks are 0 to {sum(known) - 1}; choose one with --rank N"
+        )
     if job.launcher in ("torchrun", "accelerate"):
         raise UsageError(
             f"{job.launcher} starts the ranks itself, so orch can't make one of them wait for a debugger",
@@ -53,7 +55,7 @@ def check_debug(prepared: Prepared) -> None:
     if kind == "command" and not is_python(target):
         raise UsageError(
             f"the job runs the command {target}, and only a Python program can be debugged",
-            "name its script: or module: in the job",
+            "set `script` or `module` in the job to it",
         )
 
 
@@ -75,7 +77,9 @@ def wait_for_node(run: RunDir, rank: int, say: Callable[[str], None]) -> int | N
         if (node := node_of_rank(state, rank)) is not None:
             return node
         if state.world_size is not None and rank >= state.world_size:
-            raise UsageError(f"the run has no rank {rank}", f"its ranks are 0 to {state.world_size - 1}: --rank N")
+            raise UsageError(
+                f"the run has no rank {rank}", f"its ranks are 0 to {state.world_size - 1}; choose one with --rank N"
+            )
         if state.detail and state.detail != last:
             last = state.detail
             say(f"{state.state}: {last}")

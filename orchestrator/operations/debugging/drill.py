@@ -112,7 +112,7 @@ def job_file() -> Path:
 def freeze_of(text: str) -> Order:
     """Return the order that `--freeze HOST:TIME` means. Raises UsageError if the text is not valid."""
     target, colon, time_ = text.rpartition(":")
-    hint = "write it like --freeze n2:20s"
+    hint = "write HOST:TIME, as in --freeze n2:20s"
     if not (colon and target):
         raise UsageError(f"--freeze {text} needs a host and a time", hint)
     try:
@@ -142,7 +142,7 @@ def check(root: Path, prepared: Prepared, orders: list[Order]) -> None:
         assert prepared.profile.kind == "ssh", "no other profile names a supervisor"
         host = prepared.profile.supervisor
         there = f"{gateway_of(host).ssh_command} orch drill"
-        raise UsageError(f"{host} supervises the runs of this profile", f"run the drill there: {there}")
+        raise UsageError(f"{host} supervises the runs of this profile", f"run the drill on that machine: {there}")
     if any(order.fault is Fault.SUPERVISOR for order in orders):
         _check_alone(root)
 
@@ -150,7 +150,7 @@ def check(root: Path, prepared: Prepared, orders: list[Order]) -> None:
 def _check_alone(root: Path, own: RunDir | None = None) -> None:
     others = [run.run_id for run in live_runs(root) if own is None or run.run_id != own.run_id]
     if others:
-        hint = "wait for their end, or drill with a state folder of its own: ORCH_HOME=~/drill orch drill ..."
+        hint = "wait until they have ended, or use a separate state folder: ORCH_HOME=~/drill orch drill ..."
         raise UsageError(f"the supervisor is not killed, because it also supervises {', '.join(others[:3])}", hint)
 
 
@@ -187,7 +187,8 @@ def _until_it_trains(run: RunDir, tell: Tell) -> RunState:
             reason = state.verdict.reason if state.verdict else ""
             raise BackendError(
                 f"{run.run_id} {state.state} before the fault was caused{f': {reason}' if reason else ''}",
-                f"run it without a fault: orch submit {job_file().stem} --profile {state.profile} --follow",
+                f"submit the same job without a fault: orch submit {job_file().stem} --profile "
+                f"{state.profile} --follow",
             )
         if state.state is RunStatus.RUNNING and newest(checkpoint_folder(run)) is not None:
             return state
@@ -224,7 +225,7 @@ def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterato
         link = launch.tasks[0].link_timeout
         freeze = length_of(order.seconds, link, is_everything=len(nodes) == len(state.nodes))
         if freeze is None:
-            hint = f"freeze it for {link / 2:g} s at most, or for {link + 5:g} s at least"
+            hint = f"freeze the host for {link / 2:g} s at most, or for {link + 5:g} s at least"
             raise UsageError(
                 f"{order.seconds:g} s is too close to the limit for lost nodes, limits.link: {link:g} s", hint
             )
@@ -243,7 +244,7 @@ def _nodes(state: RunState, order: Order) -> list[NodeState]:
     found = [node for node in state.nodes if order.target in (node.host, str(node.node))]
     if not found:
         known = ", ".join(dict.fromkeys(node.host for node in state.nodes))
-        raise UsageError(f"{order.target} is no host of the run", f"its hosts are {known}")
+        raise UsageError(f"{order.target} is not a host of the run", f"the run's hosts are {known}")
     return found
 
 
@@ -251,7 +252,9 @@ def _kill_supervisor(root: Path, run: RunDir) -> Injection:
     _check_alone(root, run)
     process = supervisor_of(root)
     if process is None or not send_signal(process, signal.SIGKILL) or wait_gone([process], ANSWER_SECONDS):
-        raise BackendError("no supervisor is running on this machine", "orch status starts one; then try again")
+        raise BackendError(
+            "no supervisor is running on this machine", "orch status starts a supervisor; then try again"
+        )
     return Injection(time.time(), ("this machine",), (f"{process.pid} ({process.command})",))
 
 
@@ -276,7 +279,7 @@ def _injected_on(run: RunDir, node: NodeState, launch: LaunchPlan, order: Order)
             if (why := answer.get("error")) is not None or not answer:
                 errors.seek(0)
                 last = errors.read(4096).decode("utf-8", "replace").strip().splitlines()[-1:]
-                raise BackendError(f"{node.host}: the fault could not be caused there: {why or ''.join(last)}")
+                raise BackendError(f"{node.host}: the fault could not be caused on this host: {why or ''.join(last)}")
             yield Injection(at, (node.host,), tuple(map(str, answer["processes"])), answer.get("rank"))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 # before this process ends, it lets the stopped processes on the node continue

@@ -96,8 +96,8 @@ def ask(
     answer = next((line for line in done.stdout.splitlines() if line.startswith(f"{boundary} ")), None)
     if answer is None:
         why = done.stderr.strip()[-MOST_CHARS:] or f"the command exited with code {done.returncode}"
-        raise BackendError(f"it can't be reached: {why}")
+        raise BackendError(f"the node can't be reached: {why}")
     try:
         return [read(values) for values in parse_json(answer.partition(" ")[2])]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BackendError(f"its answer can't be read: {error!r}") from error
+        raise BackendError(f"the node's answer can't be read: {error!r}") from error

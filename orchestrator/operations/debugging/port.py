@@ -17,7 +17,8 @@ def parse_port(text: str) -> tuple[int, int]:
     numbers = (port, node) if colon else (port, "0")
     if not all(each.isascii() and each.isdigit() for each in numbers) or not 0 < int(port) < 1 << 16:
         raise UsageError(
-            f"'{text}' is not a port", "write a number up to 65535, and for another node than 0 its number: 8888:1"
+            f"'{text}' is not a port",
+            "write a port from 1 to 65535; for a node other than 0, add its number, as in 8888:1",
         )
     return int(port), int(numbers[1])
 

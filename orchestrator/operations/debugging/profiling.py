@@ -64,5 +64,5 @@ def _write(ranks: list[RankProfile], folder: Path) -> tuple[str, ...]:
 def _read(values: Mapping[str, Any], host: str) -> RankProfile:
     files = {str(name): base64.b64decode(data, validate=True) for name, data in values["files"].items()}
     if not all(_NAME.fullmatch(name) for name in files):
-        raise ValueError(f"files of other names: {sorted(files)}")
+        raise ValueError(f"the node sent files with unexpected names: {sorted(files)}")
     return RankProfile(int(values["rank"]), host, files, str(values["why_not"]))

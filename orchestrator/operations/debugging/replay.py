@@ -51,7 +51,9 @@ def recall(run: RunDir, rank: int) -> Rank:
     launch, bindings, address = launch_of(run)
     world_size = bindings[0].world_size
     if not 0 <= rank < world_size:
-        raise UsageError(f"run {run.run_id} has no rank {rank}", f"its ranks are 0 to {world_size - 1}: --rank N")
+        raise UsageError(
+            f"run {run.run_id} has no rank {rank}", f"its ranks are 0 to {world_size - 1}; choose one with --rank N"
+        )
     binding = next(each for each in bindings if each.rank_offset <= rank < each.rank_offset + each.nproc)
     last = last_of(run.events(), Started)
     task = launch.tasks[binding.node_rank]

@@ -65,8 +65,8 @@ def _note_on_removal(run: RunDir, state: RunState, node: int) -> str:
     if not state.is_final or not run.record().is_elsewhere or any(each.node == node for each in state.left):
         return ""
     return (
-        f"{run.run_id} has ended ({state.state}), and its folder was removed from there: this is the home folder\n"
-        f"its files are on this machine, in {run.path}: orch logs, outputs, checkpoints or pull {run.run_id}"
+        f"{run.run_id} has ended ({state.state}), and its folder was removed: the shell is in the home folder\n"
+        f"the run's files are on this machine, in {run.path}: orch logs, outputs, checkpoints or pull {run.run_id}"
     )
 
 
@@ -88,5 +88,7 @@ def host_of(run: RunDir, node: int) -> str:
     """Return the name of the node's machine. Raises UsageError if the run has no such node."""
     nodes = state_of(run).nodes
     if not 0 <= node < len(nodes):
-        raise UsageError(f"run {run.run_id} has no node {node}", f"its nodes are 0 to {len(nodes) - 1}: --node N")
+        raise UsageError(
+            f"run {run.run_id} has no node {node}", f"its nodes are 0 to {len(nodes) - 1}; choose one with --node N"
+        )
     return nodes[node].host

@@ -92,7 +92,7 @@ def settings_of(options: Mapping[str, str], config: Mapping[str, Any], place: st
     env, taken = _variables(found, kind, config, options)
     left = sorted(name for name, value in found.items() if name not in taken | _READ_HERE and _is_set(value))
     ours = [name for name in left if name in _OF_ORCH and config]
-    notes = [f"{', '.join(ours)} of accelerate: left out, because orch sets these values itself"] if ours else []
+    notes = [f"{', '.join(ours)} of accelerate left out, because orch sets these values itself"] if ours else []
     notes += [f"{name} of accelerate was left out: {found[name]}"[:200] for name in left if name not in _OF_ORCH]
     if "cpu" in options and single and (asked or 1) > 1:
         reason = "accelerate starts one process with --cpu; --nproc-per-node of orch starts more"
@@ -104,7 +104,7 @@ def settings_of(options: Mapping[str, str], config: Mapping[str, Any], place: st
 def _flat(config: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Return the values of a config file by the names of the corresponding options."""
     if config.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
-        hint = "orch starts machines that it reaches over SSH or through Slurm"
+        hint = "orch runs only on machines that it reaches over SSH or through a scheduler"
         raise UsageError(f"{place}: compute_environment {config['compute_environment']} is not LOCAL_MACHINE", hint)
     found: dict[str, Any] = {}
     for name, value in config.items():

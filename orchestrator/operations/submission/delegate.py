@@ -67,7 +67,7 @@ def hand_over(
     if prepared.repeats is not None or prepared.after or Path(launch.tasks[0].resume).is_absolute():
         raise UsageError(
             f"files of another run (--from, --resume, --after) can't be handed over to {host}",
-            "submit there, or with supervisor: here",
+            "submit on that machine, or use a profile with `supervisor: here`",
         )
     head = {
         "format": FORMAT if points is None else WITH_POINTS,
@@ -128,7 +128,7 @@ def _refusal(host: str, program: str, code: int, said: str) -> BackendError:
     if code in NO_PROGRAM or "No such command 'accept'" in words:
         return BackendError(
             f"{host} is the supervisor of this profile, but its {program} can't take the run over: {words}",
-            "install this orch there, or set supervisor_orch: in the profile to its path",
+            "install this version of orch on that machine, or set `supervisor_orch` in the profile to its path",
         )
     return BackendError(f"{host}, the supervisor of this profile, refused the run: {words.removeprefix('orch: ')}")
 
@@ -147,7 +147,7 @@ def accept(root: Path, stream: IO[bytes]) -> str:
     if not isinstance(head, dict) or head.get("format") not in (FORMAT, WITH_POINTS):
         raise UsageError(
             "the run was sent by another version of orch, and can't be taken over",
-            "install the same orch on both machines",
+            "install the same version of orch on both machines",
         )
     os.environ.update(head["shell"])
     with tempfile.TemporaryDirectory(prefix="orch-") as folder:
@@ -178,7 +178,9 @@ def _unpack(stream: IO[bytes], folder: Path) -> None:
                 is_plain = member.isfile() or member.isdir() or member.issym()
                 is_inside = ".." not in path.parts and target.parent.resolve().is_relative_to(folder)
                 if not is_plain or not is_inside or target.is_symlink():
-                    raise UsageError(f"the code that was sent holds {member.name}, which leads out of the code folder")
+                    raise UsageError(
+                        f"the code that was sent contains {member.name}, which leads out of the code folder"
+                    )
                 tar.extract(member, folder)
     except (tarfile.TarError, EOFError) as error:
         raise UsageError(f"the code that was sent is incomplete: {error}", "submit again") from error

@@ -67,12 +67,12 @@ def _result(folder: Path, rank: int, node: NodeState) -> Any:
     except FileNotFoundError as error:
         raise OrchError(
             f"the result of rank {rank} on node {node.node} ({node.host}) is not in {folder}",
-            "its machine was lost before it was copied, or the function ended the process: launch it again",
+            "the machine was lost before the result was copied, or the function ended the process: launch it again",
         ) from error
     except ModuleNotFoundError as error:
         raise OrchError(
             f"the result of rank {rank} holds tensors, and this Python has no {error.name}",
-            f"install it here, or read {folder / f'result_{rank}.pt'} where it is",
+            f"install {error.name} here, or read {folder / f'result_{rank}.pt'} with a Python that has it",
         ) from error
     except (OSError, ValueError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
         raise OrchError(f"the result of rank {rank} in {folder} can't be read: {error}") from error

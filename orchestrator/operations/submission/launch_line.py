@@ -125,7 +125,7 @@ def read_command(text: str, files: LauncherFiles | None = None) -> Pasted:
 def read_words(words: Sequence[str], files: LauncherFiles | None = None) -> Pasted:
     """Parse a launch line that a shell has already split. Raises UsageError if it starts no program."""
     if any("\0" in word for word in words):
-        raise UsageError("the command contains a NUL byte, which no program can be given")
+        raise UsageError("the command contains a NUL byte, which can't be passed to a program")
     pasted = Pasted(files=files)
     _program(list(words), pasted)
     return pasted
@@ -178,7 +178,7 @@ def _program(words: list[str], pasted: Pasted) -> None:
             return
         elif head.startswith("-"):
             raise UsageError(
-                f"the command begins with {head}, which is no program", "as in: torchrun --nproc_per_node 4 train.py"
+                f"the command begins with {head}, which is not a program", "as in: torchrun --nproc_per_node 4 train.py"
             )
         else:
             pasted.kind = "script" if name.endswith(".py") else "command"

@@ -63,7 +63,7 @@ def _notes(pasted: Pasted, python: str) -> tuple[str, ...]:
     notes = list(pasted.notes)
     if pasted.conda:
         where = "on other machines" if python else f"the environment {pasted.conda} was not found here, so"
-        remedy = "set 'python' in the profile to that environment's interpreter"
+        remedy = "set `python` in the profile to that environment's interpreter"
         notes.append(f"'{pasted.conda_by} run' was left out: {where} {remedy}")
     if pasted.hosts:
         hosts = " ".join(f"--host {host}" for host in pasted.hosts[:8])

@@ -171,4 +171,4 @@ def note_on_queue(run: RunDir) -> str:
     if (status := machine.look(run).scheduler) is None or not status.is_stuck:
         return ""
     excess = machine.excess(run)
-    return f"note: {status.detail}; it may never start{f': {excess}' if excess else ''}"
+    return f"note: {status.detail}; the run may never start{f': {excess}' if excess else ''}"

@@ -137,7 +137,7 @@ def _check_checkpoints(prepared: Sequence[Prepared], where: str) -> None:
     if shared := next((name for name, points in folders.items() if name and points > 1), None):
         raise UsageError(
             f"{where}: several points would write their checkpoints to {shared}",
-            "leave checkpoint.dir out: each run has a folder of its own",
+            "leave `checkpoint.dir` out: each run then has a folder of its own",
         )
 
 

@@ -230,8 +230,10 @@ def _as_bad(error: BadCheckpointError | OSError) -> BadCheckpointError:
     if isinstance(error, BadCheckpointError):
         return error
     if isinstance(error, FileNotFoundError):
-        return BadCheckpointError(CheckpointState.INCOMPLETE, f"it has no {os.path.basename(str(error.filename))}")
-    return BadCheckpointError(CheckpointState.UNREADABLE, f"it can't be read: {error.strerror or error}")
+        return BadCheckpointError(
+            CheckpointState.INCOMPLETE, f"the checkpoint has no {os.path.basename(str(error.filename))}"
+        )
+    return BadCheckpointError(CheckpointState.UNREADABLE, f"the checkpoint can't be read: {error.strerror or error}")
 
 
 def read_manifest(path: Path) -> tuple[Manifest, str]:
@@ -246,11 +248,11 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
         raise _as_bad(error) from error
     digest = hashlib.sha256(content).hexdigest()
     if commit.strip() != digest.encode():
-        raise BadCheckpointError(CheckpointState.CORRUPT, f"its manifest does not match its {COMMIT}")
+        raise BadCheckpointError(CheckpointState.CORRUPT, f"the manifest does not match the checksum in {COMMIT}")
     manifest = manifest_of(content)
     if step_of(path.name) not in (None, manifest.step):
         raise BadCheckpointError(
-            CheckpointState.CORRUPT, f"its manifest belongs to another checkpoint: step {manifest.step}"
+            CheckpointState.CORRUPT, f"the manifest belongs to another checkpoint: step {manifest.step}"
         )
     return manifest, digest
 
@@ -264,14 +266,14 @@ def manifest_of(content: bytes | str) -> Manifest:
             raise BadCheckpointError(CheckpointState.CORRUPT, said)
         files = values["files"]
         if STATE not in files or not all(_is_plain(name) and _is_entry(entry) for name, entry in files.items()):
-            raise ValueError("its list of files is invalid")
+            raise ValueError("the list of files is invalid")
         if type(values["step"]) is not int:
-            raise ValueError(f"its step is {values['step']!r}")
+            raise ValueError(f"the step is {values['step']!r}")
         known = {name: values[name] for name in _PLAIN if name in values}
         if odd := [name for name, value in known.items() if not isinstance(value, _PLAIN[name])]:
-            raise ValueError(f"its {odd[0]} is {known[odd[0]]!r}")
+            raise ValueError(f"the {odd[0]} is {known[odd[0]]!r}")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadCheckpointError(CheckpointState.CORRUPT, f"its manifest is of another kind: {error}") from error
+        raise BadCheckpointError(CheckpointState.CORRUPT, f"the manifest has an unknown format: {error}") from error
     metric = _numbers(values.get("metric"))
     return Manifest(values["step"], metric=metric, format=values["format"], files=files, **known)
 

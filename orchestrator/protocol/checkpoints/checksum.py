@@ -50,7 +50,9 @@ def hasher(algorithm: Algorithm) -> Hasher:
     try:
         from blake3 import blake3
     except Exception as error:
-        raise NotInstalledError("it was hashed with blake3, which this Python lacks: pip install blake3") from error
+        raise NotInstalledError(
+            "the checkpoint was hashed with blake3, which this Python does not have: pip install blake3"
+        ) from error
     return blake3()
 
 
@@ -90,7 +92,7 @@ class Checksum:
         """Return the checksum in a file's entry of a manifest. Raises ValueError if there is none, or more than one."""
         found = [(each, entry[each]) for each in Algorithm if each in entry]
         if len(found) != 1 or not isinstance(found[0][1], str) or _HEX.fullmatch(found[0][1]) is None:
-            raise ValueError("a file in it has no checksum that this version knows")
+            raise ValueError("a file has no checksum that this version of orch knows")
         return Checksum(*found[0])
 
     def __str__(self) -> str:

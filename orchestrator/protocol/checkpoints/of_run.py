@@ -73,7 +73,7 @@ class Places:
         """
         root, _, below = name.partition("/")
         if root not in self.folders or not below or any(part in ("", ".", "..") for part in below.split("/")):
-            raise ValueError(f"{name} is no checkpoint's name")
+            raise ValueError(f"{name} is not the name of a checkpoint")
         return f"{self.folders[root]}/{below}"
 
 

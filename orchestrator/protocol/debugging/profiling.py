@@ -28,12 +28,12 @@ class Order:
         """Parse an order that `to_bytes` wrote. Raises ValueError if it is not valid."""
         found = parse_json(data)
         if not isinstance(found, dict):
-            raise ValueError("not an order")
+            raise ValueError("the profiling request is not a JSON object")
         number, steps = found.get("number"), found.get("steps")
         if not (isinstance(number, str) and re.fullmatch(r"[0-9a-f]{16}", number)):
-            raise ValueError("an order without a number")
+            raise ValueError("the profiling request has no number")
         if not (isinstance(steps, int) and 0 < steps <= MOST_STEPS):
-            raise ValueError("an order without steps")
+            raise ValueError("the profiling request has no valid number of steps")
         return Order(number, steps)
 
 

@@ -133,7 +133,10 @@ def _survey(
     Raises UsageError if a file must not be copied.
     """
     if not code_dir.is_dir():
-        raise UsageError(f"{code_dir}: the code folder does not exist or is not a folder", "set code.dir in the job")
+        raise UsageError(
+            f"{code_dir}: the code folder does not exist or is not a folder",
+            "set `code.dir` in the job to a folder that exists",
+        )
     if why := why_never_shipped(code_dir):
         raise UsageError(f"{why}, so it is never sent", "put job and code into a folder of their own")
     rules, ignored = Rules.of(code_dir, ignore_file), list[str]()
@@ -242,7 +245,7 @@ def _link(top: Path, path: str, ignored: Callable[[str], bool]) -> _Entry | None
     if not target.is_file():
         return None
     if why := why_never_shipped(target):
-        raise UsageError(f"{source} is a link, and {why}", "name it in .orchignore, or remove it")
+        raise UsageError(f"{source} is a link, and {why}", "list the link in .orchignore, or remove it")
     return _file(top, path)
 
 
@@ -259,7 +262,7 @@ def _too_large(code_dir: Path, entries: list[_Entry], total: int, max_size: int,
         sizes[top + slash] = sizes.get(top + slash, 0) + entry.size
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
     listed = ", ".join(f"{name} ({size(count)})" for name, count in largest)
-    hint = f"leave them out in {code_dir / ignore_file}, or raise code.max_size in the job"
+    hint = f"list large files in {code_dir / ignore_file} to leave them out, or raise `code.max_size` in the job"
     message = f"{code_dir}: the code folder is {size(total)}, more than the {size(max_size)} allowed"
     return UsageError(f"{message}; largest: {listed}", hint)
 

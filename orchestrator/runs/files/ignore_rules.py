@@ -34,7 +34,9 @@ class Rules:
         """Return the rules of a code folder. Raises UsageError if an ignore file can't be used."""
         chosen = code_dir / ignore_file
         if ignore_file != ".orchignore" and not chosen.is_file():
-            raise UsageError(f"{chosen}: there is no such ignore file", "create it, or take code.ignore out of the job")
+            raise UsageError(
+                f"{chosen}: there is no such ignore file", "create it, or remove `code.ignore` from the job"
+            )
         files = [each for each in dict.fromkeys((code_dir / ".gitignore", chosen)) if each.is_file()]
         lines = tuple(line for file in files for line in _lines_of(file))
         if wrong := [f"{place} ({line})" for place, line in lines if problem_of(line)]:

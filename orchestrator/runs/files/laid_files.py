@@ -140,5 +140,5 @@ def _copy(source: Path, target: Path) -> None:
 def _failed(destination: Path, error: OSError) -> UsageError:
     where = error.filename or destination
     return UsageError(
-        f"{where}: an ignored file can't be copied into the run's folder: {error.strerror}", "make room there"
+        f"{where}: an ignored file can't be copied into the run's folder: {error.strerror}", "make room on that disk"
     )

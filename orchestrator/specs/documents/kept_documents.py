@@ -139,7 +139,7 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_encoded(each) for each in value]
     if value is not None and not isinstance(value, str | int | float):
-        raise TypeError(f"{type(value).__name__} is nothing that can be kept")
+        raise TypeError(f"a value of type {type(value).__name__} can't be cached")
     return value
 
 

@@ -101,7 +101,8 @@ def _notes_on_times(times: Iterable[Node | None]) -> tuple[str, ...]:
     """Return a note on each short time limit without a unit, because the user may mean minutes (Slurm's unit)."""
     bare = [each for each in times if each is not None and type(each.value) is int and each.value < BARE_SECONDS]
     return tuple(
-        f"{each.where}: time: {each.value} is {each.value} seconds; write {each.value}m for minutes" for each in bare
+        f"{each.where}: `time: {each.value}` means {each.value} seconds; write {each.value}m for minutes"
+        for each in bare
     )
 
 
@@ -110,8 +111,10 @@ def _notes_on_sizes(sizes: Iterable[Node | None]) -> tuple[str, ...]:
     bare = [each for each in sizes if each is not None and str(each.value).strip().isdecimal()]
     few = [each for each in bare if int(str(each.value)) < BARE_BYTES]
     return tuple(
-        f"{each.where}: mem: {each.value} is {each.value} bytes, so orch requests 1 MiB; write {each.value}G for "
-        f"gigabytes, {each.value}M for Slurm's own unit"
+        (
+            f"{each.where}: `mem: {each.value}` means {each.value} bytes, so orch requests 1 MiB; write "
+            f"{each.value}G for gigabytes, or {each.value}M for megabytes, Slurm's own unit"
+        )
         for each in few
     )
 
@@ -156,7 +159,9 @@ def _named(root: Node, path: Path) -> Node:
 def _profile(root: Node, path: Path) -> AnyProfile:
     kind = root.get("kind")
     if kind is None:
-        raise SpecError(root.where, "kind is missing", f"add a line kind: with one of {', '.join(OWN)}")
+        raise SpecError(
+            root.where, "kind is missing", f"add a line `kind: KIND`, where KIND is one of {', '.join(OWN)}"
+        )
     found = find(kind.value) if isinstance(kind.value, str) else None
     if found is None:
         known = [each.name for each in every()]
@@ -173,7 +178,7 @@ def _validate(root: Node, spec: type[S], name: str) -> S:
         return valid(spec, plain(root, verbatim))
     except ValidationError as error:
         raise_problems(explain(error, root, spec), root, name)
-        raise AssertionError("pydantic reported an error without a place") from error
+        raise AssertionError("pydantic reported an error without the path of a field") from error
 
 
 def _overrides(sets: Iterable[str], flags: Mapping[str, Any]) -> tuple[Node, Node]:
@@ -196,7 +201,7 @@ def _refuse_training(given: Node) -> None:
     # a value that is not a mapping is not a `training:` section
     fields = given.value.values() if isinstance(given.value, dict) else ()
     where = next((node.where for node in fields), given.where)
-    raise UsageError(f"{where}: sets a field of training:, which this job doesn't have", AFTER_DASHES)
+    raise UsageError(f"{where}: sets a field of `training`, which this job doesn't have", AFTER_DASHES)
 
 
 def _set(text: str) -> tuple[str, list[str], Node]:

@@ -1,5 +1,4 @@
-"""Resolves the name or path of a job or profile to a file, and suggests similar names. This module imports no pydantic.
-"""
+"""Finds the file of a job or profile by name or path, or suggests similar names. This module imports no pydantic."""
 
 from __future__ import annotations
 
@@ -49,12 +48,15 @@ def job_path(ref: str | Path, cwd: Path) -> Path:
     path = cwd / Path(ref).expanduser()
     name = str(ref)
     if path.suffix == ".py":
-        hint = f"run it without one: orch run -- {name}; or write one for it: orch init {path.stem} python {name}"
+        hint = (
+            f"run the script without a job file: orch run -- {name}; or write a job file for it: orch init "
+            f"{path.stem} python {name}"
+        )
         raise UsageError(f"{name} is a Python script; submit expects a job file (YAML)", hint)
     if path.suffix in SHELL_SUFFIXES:
         raise UsageError(
             f"{name} is a shell script; submit expects a job file (YAML)",
-            f"write one from it: orch init {path.stem} {name}",
+            f"write a job file from it: orch init {path.stem} {name}",
         )
     # Path.is_file raises OSError for a name that is too long
     if os.path.isfile(path) or (path.suffix in SUFFIXES and os.path.isdir(path)):

@@ -94,7 +94,7 @@ def _read_text(path: Path, what: str) -> str:
         reason = getattr(error, "strerror", None) or str(error)
         raise SpecError(str(path), f"the {what} file can't be read: {reason}") from None
     if len(data) > MAX_BYTES:
-        raise SpecError(str(path), f"larger than {MAX_BYTES // 1000} kB, which no {what} file is")
+        raise SpecError(str(path), f"larger than {MAX_BYTES // 1000} kB, the limit for a {what} file")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -115,7 +115,9 @@ def parse(text: str, name: str, what: str = "YAML", *, fixed_place: bool = False
         raise SpecError(place, f"the control character {found[0]!r} is not allowed in YAML")
     if found := _LONG_TAG.search(text):
         place = name if fixed_place else _place(name, text, found.start())
-        raise SpecError(place, f"more than {MAX_TAG} characters without a space follow this '!'", "break the text up")
+        raise SpecError(
+            place, f"more than {MAX_TAG} characters without a space follow this '!'", "put quotes around the text"
+        )
     composer = _Composer(name, what, fixed_place, last=name)
     try:
         return composer.compose(YAML(typ="safe", pure=True).parse(text))
@@ -202,14 +204,14 @@ class _Composer:
     def check(self, event: Any, where: str) -> None:
         self.grow(1, where)
         if event.tag is not None:
-            hint = "leave it out; put quotes around a value that is to be text"
+            hint = "leave the tag out, or put quotes around the value if it is text"
             raise SpecError(where, f"the tag '{_short(event.tag)}' is not allowed", hint)
 
     def grow(self, nodes: int, where: str) -> None:
         self.count += nodes
         if self.count > MAX_NODES:
             most = f"{MAX_NODES} values or {MAX_NODES * CHARACTERS_OF_A_NODE // 1_000_000} MB of text"
-            raise SpecError(where, f"holds more than {most} (its aliases written out)")
+            raise SpecError(where, f"holds more than {most} (with its aliases expanded)")
 
     def start(self, event: Any, where: str) -> None:
         self.check(event, where)
@@ -230,7 +232,7 @@ class _Composer:
             raise SpecError(where, f"there is no anchor &{name} before this alias", hint)
         node, weight, height = self.anchors[event.anchor]
         if node is None:
-            raise SpecError(where, f"the alias *{_short(event.anchor)} stands inside what it refers to")
+            raise SpecError(where, f"the alias *{_short(event.anchor)} refers to a value that contains this alias")
         self.grow(weight, where)
         self.check_depth(height, where)
         self.add(replace(node, where=where, key_where=""), None, weight, height)
@@ -255,7 +257,7 @@ class _Composer:
     def key(self, node: Node, mapping: dict[str, Node]) -> tuple[str, str]:
         if not isinstance(node.value, str):
             shown = f"the key {_short(node.text)}" if node.text else f"{kind_of(node)} as a key"
-            raise SpecError(node.where, f"{shown} is not allowed", "keys are text; put quotes around them")
+            raise SpecError(node.where, f"{shown} is not allowed", "keys must be text; put quotes around them")
         if earlier := mapping.get(node.value):
             where = "" if self.fixed_place else f" (first in line {earlier.key_where.rsplit(':', 2)[1]})"
             raise SpecError(node.where, f"the key {_short(node.value)!r} is given twice{where}", "keep one of them")
@@ -286,7 +288,7 @@ def _whole_text(text: str, where: str) -> str:
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
-        raise SpecError(where, "holds half of a surrogate pair, which is no character") from None
+        raise SpecError(where, "contains half of a surrogate pair, which is not a character") from None
 
 
 def kind_of(node: Node) -> str:

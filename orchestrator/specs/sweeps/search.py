@@ -27,14 +27,14 @@ def search_of(
     Raises UsageError if the job has no search space or no metric, or if too many trials are requested.
     """
     if job.search is None:
-        hint = "add search: {space: {lr: {low: 1e-4, high: 1e-1, log: true}}} to the job"
-        raise UsageError("--search: the job has no search: section, so there is nothing to search", hint)
+        hint = "add `search: {space: {lr: {low: 1e-4, high: 1e-1, log: true}}}` to the job"
+        raise UsageError("--search: the job has no `search` section, so there is nothing to search", hint)
     if trials > MOST_POINTS:
         raise UsageError(f"--trials {trials}: a search may have at most {MOST_POINTS} trials", "request fewer trials")
     metric = metric_of_job({"job": job.to_json()})
     if metric is None:
-        hint = "add metric: accuracy, or metric: {name: loss, better: lower}, to the job"
-        raise UsageError("--search: the job names no metric, by which trials could be judged", hint)
+        hint = "add `metric: accuracy`, or `metric: {name: loss, better: lower}`, to the job"
+        raise UsageError("--search: the job names no metric by which trials can be compared", hint)
     taken, space = taken_by(sets, fields), []
     for word, values in job.search.space.items():
         where = f"search.space.{word}"

@@ -42,9 +42,11 @@ class Range(Spec):
         "the lowest value; only whole numbers are tried if both ends are whole", default=None
     )
     high: int | Finite | None = setting("the highest value", default=None)
-    log: bool = setting("by the logarithm: as many values from 1e-4 to 1e-3 as from 1e-3 to 1e-2", default=False)
+    log: bool = setting(
+        "sample on a logarithmic scale: as many values from 1e-4 to 1e-3 as from 1e-3 to 1e-2", default=False
+    )
     choices: tuple[bool | int | Finite | Line, ...] | None = setting(
-        "one of these; a list alone is the same", default=None, min_length=1
+        "values to choose from; a list alone means the same", default=None, min_length=1
     )
 
     def check(self) -> None:
@@ -62,7 +64,7 @@ class Range(Spec):
         if max(-self.low, self.high) > MOST:
             raise ValueError(f"low and high have to be between -{MOST:g} and {MOST:g}")
         if self.log and self.low <= 0:
-            raise ValueError(f"a logarithm needs a low greater than 0, and it is {self.low}")
+            raise ValueError(f"a logarithmic scale needs a low greater than 0, and it is {self.low}")
 
 
 def _choices(value: object) -> object:

@@ -115,12 +115,12 @@ def field_of(word: str, fields: Collection[str], where: str, *, trains: bool) ->
         raise UsageError(f"{where}: '{word}' is not a field of the job", hint)
     if not trains:
         hint = f"did you mean {option}--{word}=..., an argument of the job's own program?"
-        raise UsageError(f"{where}: '{word}' is short for a field of training:, which this job doesn't have", hint)
+        raise UsageError(f"{where}: '{word}' is short for a field of `training`, which this job doesn't have", hint)
     if word in fields:
         return f"job.training.{word}"
     if near := difflib.get_close_matches(word, fields, n=1, cutoff=0.75):  # the task would ignore a misspelt option
         hint = f"did you mean {near[0]}? An option of the task is job.training.options.{word}"
-        raise UsageError(f"{where}: '{word}' is not a field of training:", hint)
+        raise UsageError(f"{where}: '{word}' is not a field of `training`", hint)
     return f"job.training.options.{word}"
 
 
@@ -129,7 +129,7 @@ def _argument(word: str, fields: Collection[str], where: str, option: str, *, tr
     if not _OPTION.fullmatch(word):
         raise UsageError(f"{where}: '{word}' is not an option of a program", "write it as the program takes it: --lr")
     if trains and (name := word.lstrip("-").replace("-", "_")) in fields:
-        raise UsageError(f"{where}: {word} is a field of training:", f"did you mean {option}{name}=...?")
+        raise UsageError(f"{where}: {word} is a field of `training`", f"did you mean {option}{name}=...?")
     return f"job.args {word}"
 
 
@@ -172,7 +172,7 @@ def _parts(text: str, where: str) -> list[str]:
         elif ends and char == ends[-1]:
             ends.pop()
     if ends or quote:
-        raise UsageError(f"{where}: {ends[-1] if ends else quote} is missing", "close what was opened")
+        raise UsageError(f"{where}: {ends[-1] if ends else quote} is missing", "close the quote or bracket")
     return [part.strip() for part in parts]
 
 

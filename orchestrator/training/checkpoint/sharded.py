@@ -137,7 +137,7 @@ class _Reader(FileSystemReader):
         with open(Path(self.path) / INDEX, "rb") as file:
             metadata = _IndexUnpickler(file).load()
         if not isinstance(metadata, Metadata):
-            raise pickle.UnpicklingError(f"a {type(metadata).__name__} instead of an index")
+            raise pickle.UnpicklingError(f"it contains a {type(metadata).__name__} instead of an index")
         return metadata
 
 
@@ -146,7 +146,7 @@ class _IndexUnpickler(pickle.Unpickler):
         is_plain_torch = module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), torch.dtype))
         if is_plain_torch or name in _INDEX_IS_MADE_OF.get(module, ()):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in an index")
+        raise pickle.UnpicklingError(f"an index must not contain {module}.{name}")
 
 
 def index(path: Path) -> dict[str, TensorStorageMetadata]:

@@ -284,8 +284,8 @@ def _batch(samples: list[Any]) -> Tensors:
     batch = default_collate(samples)
     if not isinstance(batch, list | tuple) or not all(isinstance(each, Tensor) for each in batch):
         raise TypeError(
-            "a sample must be a tuple of tensors, arrays or numbers, the target last, "
-            f"and the first is {type(samples[0]).__name__}"
+            "a sample must be a tuple of tensors, arrays or numbers, with the target last, but the first "
+            f"sample is a {type(samples[0]).__name__}"
         )
     return tuple(batch)
 

@@ -93,7 +93,8 @@ class Fsdp(Strategy):
 
     @property
     def counts(self) -> bool:
-        """Return whether this rank's loss and outputs count. Among ranks with the same samples, only the first counts.
+        """Return whether this rank's loss and outputs count. Of several ranks with the same samples, only the first
+        counts.
         """
         return self.setup.ranks.rank % self.setup.options.tensor_ranks == 0
 

@@ -49,7 +49,7 @@ def whole(model: nn.Module) -> dict[str, Tensor]:
     differing = sorted(set(mine) ^ set(theirs)) or ([] if mine == theirs else ["its order"])
     problem = f"rank {group.rank()} has another model than rank 0 ({differing[0]})" if differing else ""
     if problems := [each for each in group.everyones(problem) if each]:
-        raise UserError(f"{problems[0]}: make the same layers on each rank, for only rank 0 draws random weights.")
+        raise UserError(f"{problems[0]}: build the same layers on each rank, because only rank 0 draws random weights.")
     return tensors if group.leads() else {}  # the other ranks free their whole tensors as soon as they are sharded
 
 

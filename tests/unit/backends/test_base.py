@@ -65,7 +65,7 @@ def test_a_profile_without_a_scheduler_has_nobody_to_take_its_script(tmp_path: P
     job = tmp_path / "hello.yaml"
     job.write_text("command: [hostname]\n")
     launch = plan_for(tmp_path, prepare(tmp_path, Request(str(job), "local")))
-    with pytest.raises(UsageError, match="--check asks a scheduler, and local is a profile of kind local"):
+    with pytest.raises(UsageError, match="--check needs a scheduler, and profile local is of kind local"):
         backend("local").would_take(launch)
     assert backend("local").script(launch) == ""
     assert backend("local").look(RunDir(tmp_path), recorded=True) == Sight()

@@ -49,14 +49,14 @@ def test_a_machine_in_good_order() -> None:
     found = rows(hcas=[{"hca": "mlx5_0", "port": "1", "state": "ACTIVE", "rate": "400 Gb/sec (4X NDR)"}])
     assert {what: row.value for what, row in found.items()} == {
         "gpus": "2 NVIDIA H200",
-        "driver": "580.65, for torch's CUDA 13.0",
-        "cuda": "a kernel ran on 2 of 2",
+        "driver": "580.65, which supports torch's CUDA 13.0",
+        "cuda": "a CUDA kernel ran on 2 of 2 GPUs",
         "gpu health": "no errors",
-        "gpu use": "nothing runs on them",
+        "gpu use": "no program uses the GPUs",
         "topology": "2 pairs SYS, 1 pairs NV18; 1 of 2 neighbours copy directly",
         "nccl": "2.28.9",
         "infiniband": "1 of 1 ports active, 400 Gb/sec (4X NDR)",
-        "ipc": "shared memory stays",
+        "ipc": "shared memory is kept when sessions end",
     }
     assert {row.level for row in found.values()} == {OK}
 
@@ -67,7 +67,7 @@ def test_a_machine_in_good_order() -> None:
         ("gpus", FAIL, "there is no instance on GPU 0", {"changed": {"mig": True}}),
         ("gpus", OK, "2 NVIDIA H200; 1 instances of MIG", {"changed": DIVIDED}),
         ("gpus", FAIL, "GPU 0 does not allow computing", {"changed": {"compute_mode": "prohibited"}}),
-        ("driver", FAIL, "580.65 runs CUDA 12.8, torch needs 13.0", {"cuda": [12, 8]}),
+        ("driver", FAIL, "driver 580.65 supports CUDA 12.8, but torch needs 13.0", {"cuda": [12, 8]}),
         ("cuda", FAIL, "torch 2.10+cpu is a build for CPUs only", {"tried": {"torch": "2.10+cpu", "cuda": None}}),
         ("cuda", FAIL, "its python fails", {"tried": "its python fails"}),
         ("cuda", FAIL, "GPU 1: CUDA error: system not yet initialized", {
@@ -75,9 +75,11 @@ def test_a_machine_in_good_order() -> None:
         ("cuda", FAIL, "torch sees 1 of 2 GPUs", {"tried": {**TRIED, "gpus": [""]}}),
         ("gpu health", FAIL, "GPU 0: 3 uncorrectable errors", {"changed": {"ecc_volatile": 3}}),
         ("gpu health", FAIL, "GPU 0 has no spare rows left", {"changed": {"remap_failed": True}}),
-        ("gpu health", WARN, "GPU 0 has memory that waits to be retired", {"changed": {"pending_retirement": True}}),
+        ("gpu health", WARN, "GPU 0 has faulty memory that its next reset takes out of use",
+         {"changed": {"pending_retirement": True}}),
         ("gpu health", WARN, "GPU 0: hardware thermal", {"changed": {"throttle_reasons": HOT}}),
-        ("gpu health", OK, "no errors now, 7 uncorrectable ones in their lives", {"changed": {"ecc_aggregate": 7}}),
+        ("gpu health", OK, "no errors now, 7 uncorrectable errors since the GPUs were made",
+         {"changed": {"ecc_aggregate": 7}}),
         ("gpu use", WARN, "GPU 1: python, pid 7, of carol", {
             "used": {"GPU-1": {"uid": 7, "user": "carol", "run": None, "since": None, "program": "python, pid 7"}}}),
         ("topology", FAIL, "GPU 0 to 1: what arrives is not what was sent", {
@@ -101,5 +103,5 @@ def test_versions_that_differ_between_nodes_are_told() -> None:
     compare(nodes)
     assert nodes[0] == usual
     assert (nodes[2]["nccl"].level, nodes[2]["driver"].level) == (FAIL, WARN)
-    assert nodes[2]["nccl"].hint.startswith("the others have 2.28.9, and with different ones they don't join")
+    assert nodes[2]["nccl"].hint.startswith("most hosts have 2.28.9, and if versions differ, ranks can't join")
     compare({})

@@ -43,7 +43,7 @@ def test_an_error_that_nobody_expected_names_its_machine_and_the_others_go_on() 
     }
     done, failed = on_all(work, machines)
     assert done == {0: "done"}
-    words = "what it answered led to an error: RecursionError: too deep"
+    words = "its answer led to an error: RecursionError: too deep"
     assert {number: error.message for number, error in failed.items()} == {
         1: f"n1: {words}", 2: f"node 2: {words}",
     }  # fmt: skip

@@ -36,7 +36,7 @@ def test_options_of_init_count_after_its_name_too(orch: Orch) -> None:
     assert "args: [--host, n1]" in Path("job.yaml").read_text()
     assert orch("init", "other", "--", "torchrun", "train.py").code == 0
     assert "init has no option --hots" in refused(orch, "init", "lab2", "--hots", "n1")
-    assert "begins with --host, which is no program" in refused(orch, "init", "lab3", "--", "--host", "n1")
+    assert "begins with --host, which is not a program" in refused(orch, "init", "lab3", "--", "--host", "n1")
 
 
 def test_what_init_writes_is_submitted_as_it_says(orch: Orch) -> None:
@@ -67,7 +67,7 @@ def test_a_script_that_submits_itself_is_not_started_on_each_rank(orch: Orch) ->
     for line in (("init", "job", "python", "sub.py"), ("run", "-p", "local", "--dry-run", "--", "python", "sub.py")):
         said = refused(orch, *line)
         assert says in said
-        assert "launch train.py, which it imports: orch run -- torchrun train.py" in said
+        assert "launch train.py, which this script imports: orch run -- torchrun train.py" in said
     Path("job.yaml").write_text("command: [python, -u, sub.py]\n")
     assert f"job.yaml:1:10: command: {says}" in refused(orch, "submit", "job.yaml", "-p", "local", "--dry-run")
     Path("job.yaml").write_text("module: sub\n")

@@ -117,5 +117,5 @@ def test_the_best_of_a_sweep_is_pulled(tmp_path: Path) -> None:
         )
         assert json.loads(ended.stdout)["run_id"] == runs[index].run_id
         assert f"{runs[index].run_id} is the best of {SWEEP}" in ended.stderr
-    with pytest.raises(OrchError, match="--metric belongs to --best"):
+    with pytest.raises(OrchError, match="--metric needs --best"):
         CliRunner().invoke(orch, ["pull", "x", "-m", "y"], catch_exceptions=False, standalone_mode=False)

@@ -128,8 +128,12 @@ def test_init_reads_a_batch_script_and_says_the_next_step(
         (("submit", "hello", "-p", "local", "--set", "job.nmae=x"), 2, "did you mean 'name'"),
         (("submit", "hello", "-p", "locl"), 2, "local"),
         (("submit", "hello", "-p", "slurm-3x4", "--set", "profile.login=a@b@c"), 2, "'a@b@c' is not a host"),
-        (("submit", "hello", "-p", "slurm-3x4", "--check"), 2, "--check belongs to --dry-run"),
-        (("submit", "hello", "-p", "local", "--dry-run", "--check"), 2, "--check asks a scheduler, and local is"),
+        (("submit", "hello", "-p", "slurm-3x4", "--check"), 2, "--check needs --dry-run"),
+        (
+            ("submit", "hello", "-p", "local", "--dry-run", "--check"),
+            2,
+            "--check needs a scheduler, and profile local is",
+        ),
         (("plan", "hello", "-p", "local", "-p", "local", "-p", "local"), 2, "compare two at a time"),
         (("rm",), 2, "name the runs to remove"),
         (("status", "nobody"), 102, "no run is called 'nobody'"),
@@ -438,8 +442,8 @@ def test_the_default_profile_is_named_unless_the_command_is_refused(orch, monkey
 @pytest.mark.parametrize(
     ("verdict", "words", "command"),
     [
-        (Verdict("failed", "infra", "lost"), "the run has no log here; the run failed", "why"),
-        (Verdict("cancelled"), "the run has no log here; the run was cancelled", "why"),
+        (Verdict("failed", "infra", "lost"), "the run has no log on this machine; the run failed", "why"),
+        (Verdict("cancelled"), "the run has no log on this machine; the run was cancelled", "why"),
         (None, "the run has no log yet: the run is pending", "status"),
     ],
 )
@@ -462,7 +466,7 @@ def test_a_run_that_another_machine_looks_after_is_named_with_that_machine(orch)
         done = orch(command, "r-1", *(["r-1"] if command == "diff" else []))
         assert done.err == (
             "orch: gate supervises run r-111111, and the run's files are on that machine\n"
-            "  run this command there, as in: ssh gate /opt/orch pull r-111111\n"
+            "  run this command on that machine, for example: ssh gate /opt/orch pull r-111111\n"
         )
 
 

@@ -47,7 +47,8 @@ KILLED = Verdict(
     Outcome.FAILED, Cause.INFRA,
     "rank 2 on node 1 (n2) ended with SIGKILL; 3 attempts in a row ended without a new checkpoint",
     2, rank=2, node=1, host="n2", signal="SIGKILL", tail=("step 48", "step 49"), survivors=(4711,),
-    hint="if nobody killed the process, the host ran out of memory (dmesg shows it): fewer ranks, or a smaller batch",
+    hint="if nobody killed the process, the host ran out of memory (dmesg shows it): use fewer ranks, or a "
+         "smaller batch",
 )  # fmt: skip
 LOST = Verdict(Outcome.FAILED, Cause.INFRA, "node 1 (n2) was lost: no heartbeat for 6 s")
 

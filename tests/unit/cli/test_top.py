@@ -298,7 +298,7 @@ def test_the_page_of_a_run_is_opened_by_a_key(tmp_path: Path, monkeypatch: pytes
         monkeypatch.undo()
         monkeypatch.setattr(opening, "find_spec", lambda _name: None)
         await seen.keys("o")
-        await seen.until("the page needs packages that are not installed")
+        await seen.until("orch ui needs Python packages that are not installed")
 
     drive(tmp_path, steps, run)
 

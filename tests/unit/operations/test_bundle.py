@@ -125,7 +125,7 @@ def test_a_secret_that_is_not_set_here_is_named(run: RunDir, tmp_path: Path, mon
     (tmp_path / "root" / "runs").mkdir(parents=True)
     (tmp_path / "root" / "runs" / run.run_id).symlink_to(run.path)
     done = CliRunner().invoke(orch, ["bundle", run.run_id, "-o", str(tmp_path / "out.tar.gz")], catch_exceptions=False)
-    assert "HF_TOKEN: not set in this shell, so orch can't mask it in what the run printed" in done.output
+    assert "HF_TOKEN: not set in this shell, so orch can't mask this secret in the run's output" in done.output
 
 
 def test_a_secret_that_is_kept_for_messages_is_taken_out_though_it_is_not_set_here(

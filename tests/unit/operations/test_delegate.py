@@ -142,6 +142,8 @@ def test_an_answer_that_names_no_run_writes_nothing(
     profile.write_text("{kind: ssh, hosts: [n1], supervisor: me@box}\n")
     monkeypatch.setattr(delegate, "_argv", lambda *_: ["sh", "-c", 'cat >/dev/null; echo "$1"', "sh", answer])
     prepared = prepare(root, Request(str(job), str(profile)))
-    with pytest.raises(BackendError, match=r"me@box, the supervisor of this profile, sent .*, which is not a run's id"):
+    with pytest.raises(
+        BackendError, match=r"me@box, the supervisor of this profile, sent .*, which is not the id of a run"
+    ):
         delegate.hand_over(root, prepared)
     assert {path.name for path in tmp_path.rglob("*")} == {"job", "a.yaml", "p.yaml"}

@@ -58,7 +58,7 @@ def test_a_config_of_fsdp(tmp_path: Path) -> None:
         "FSDP_OFFLOAD_PARAMS": "true",
         "FSDP_TRANSFORMER_CLS_TO_WRAP": "Block",
     }
-    assert found.notes == ["machine_rank of accelerate: left out, because orch sets these values itself"]
+    assert found.notes == ["machine_rank of accelerate left out, because orch sets these values itself"]
 
 
 def test_a_config_of_deepspeed(tmp_path: Path) -> None:

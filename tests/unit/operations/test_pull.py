@@ -141,7 +141,7 @@ def test_a_corrupt_checkpoint_is_passed_over_or_refused(run: RunDir, tmp_path: P
         pull(run, tmp_path / "out", "3")
     with pytest.raises(UsageError, match="no checkpoint of step 9") as caught:
         pull(run, tmp_path / "out", "9")
-    assert caught.value.hint == "there are: 1, 2, 3"
+    assert caught.value.hint == "available steps: 1, 2, 3"
 
 
 def test_another_save_of_the_same_step_never_mixes(run: RunDir, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from tests.events import culprit
         ),
         ("PermissionError [Errno 13] Permission denied: '/data'", "owner and mode"),
         ("FileNotFoundError [Errno 2] No such file or directory: 'x'", "only the code folder"),
-        ("the launcher can't be started with /opt/python: [Errno 2] No such file or directory", "set python: in the"),
+        ("the launcher can't be started with /opt/python: [Errno 2] No such file or directory", "set `python` in the"),
         ("node 1 (b) can't reach node 0: 10.0.0.1: timed out (ports 20000)", "firewall"),
         ("node 0 (a) can't reach its neighbour b: no answer within 20 s; is the MTU smaller on the way?", "same MTU"),
         ("node 1 (b) can't reach its neighbour c: 10.0.0.3:7000: timed out", "firewall"),
@@ -52,7 +52,7 @@ from tests.events import culprit
         ),
         ("node 0 (a): setup line 2 failed: conda activate x: CondaError: Run 'conda init' before", "conda.sh"),
         ("node 0 (a): setup line 1 failed: . ~/env.sh: /root/env.sh: No such file or directory", "bash -lc"),
-        ("node 1 (b): input data can't be fetched from http://x: timed out", "set the input's source"),
+        ("node 1 (b): input data can't be fetched from http://x: timed out", "set the input's `source`"),
     ],
 )
 def test_words(words: str, advice: str) -> None:

@@ -62,7 +62,8 @@ def test_a_training_loads_its_own_format_beside_others(project: Path) -> None:
         file.writestr("weights", "x")
     (note,) = notes(project, TRAINING, "own")
     assert note == (
-        f"note: the run resumes from {project}/own/step_00000300 of step 300 (orch's own format): the training loads it"
+        f"note: the run resumes from {project}/own/step_00000300 of step 300 (orch's own format), "
+        "which the training loads"
     )
 
 
@@ -77,7 +78,7 @@ def test_a_training_loads_its_own_format_beside_others(project: Path) -> None:
 def test_a_script_has_to_load_what_it_is_passed(project: Path, resume: str, words: str) -> None:
     (note,) = notes(project, SCRIPT, resume)
     assert words in note
-    assert "is passed to every rank in ORCH_RESUME_FROM, and the script has to load it" in note
+    assert "is passed to every rank in ORCH_RESUME_FROM, and the script has to load the checkpoint" in note
 
 
 def test_the_format_that_the_job_names_is_the_only_one(project: Path) -> None:

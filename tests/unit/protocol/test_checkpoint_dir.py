@@ -143,7 +143,7 @@ def test_a_whole_one_is_committed(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     (commit(tmp_path, 3) / name).unlink()
     found = check(tmp_path / name_of(3), verify=False)
-    assert (found.state, found.reason, found.step) == (CheckpointState.INCOMPLETE, f"it has no {name}", 3)
+    assert (found.state, found.reason, found.step) == (CheckpointState.INCOMPLETE, f"the checkpoint has no {name}", 3)
 
 
 def test_what_the_disk_withholds_is_unreadable_rather_than_damaged(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_checksum_as_text_says_what_it_was_made_with_unless_it_is_sha256() -> 
     ],
 )  # fmt: skip
 def test_an_entry_without_one_checksum_is_refused(entry: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="no checksum that this version knows"):
+    with pytest.raises(ValueError, match="no checksum that this version of orch knows"):
         Checksum.of(entry)
 
 
@@ -81,5 +81,7 @@ def test_without_the_package_all_is_sha256_and_what_others_wrote_is_told_apart_f
     monkeypatch.setitem(sys.modules, "blake3", None)
     assert installed() == (Algorithm.SHA256,)
     assert chosen({}) is chosen({VARIABLE: "blake3"}) is Algorithm.SHA256
-    with pytest.raises(NotInstalledError, match="hashed with blake3, which this Python lacks: pip install blake3"):
+    with pytest.raises(
+        NotInstalledError, match="hashed with blake3, which this Python does not have: pip install blake3"
+    ):
         Checksum(Algorithm.BLAKE3, EMPTY[Algorithm.BLAKE3]).is_of(path)

@@ -152,7 +152,7 @@ def test_a_line_in_place_takes_no_new_room_and_leaves_nothing_of_a_longer_one(tm
         files.overwrite_line(path, value, 256)
         assert path.stat().st_size == 256
         assert json.loads(path.read_text()) == value
-    with pytest.raises(ValueError, match="word: 313 bytes are more than 256"):
+    with pytest.raises(ValueError, match="word: 313 bytes do not fit into 256 bytes"):
         files.overwrite_line(path, "x" * 310, 256)
     assert json.loads(path.read_text()) == {"problem": ""}
     (tmp_path / "link").symlink_to(path)

@@ -111,7 +111,9 @@ def test_what_cant_be_verified_here_is_not_taken_for_damaged(folder: Path, monke
     found = listing(folder, verify=True)
     assert [each.step for each in found] == [0, 1, 2, 3]
     assert {each.verdict for each in found} == {CheckpointState.UNREADABLE}
-    assert found[0].reason == "it was hashed with blake3, which this Python lacks: pip install blake3"
+    assert (
+        found[0].reason == "the checkpoint was hashed with blake3, which this Python does not have: pip install blake3"
+    )
     assert all(each.is_whole for each in listing(folder, verify=False))
 
 

@@ -37,8 +37,8 @@ def code(tmp_path: Path) -> Path:
 def test_a_download_of_what_is_beside_the_folder(code: Path) -> None:
     top = code.parent
     assert hint(code, DOWNLOAD) == (
-        f"../data is {top}/data here, and only {code} was sent along: submit in {top} with a command that changes the "
-        "folder first, such as: orch run -- bash -c 'cd mnist && python SCRIPT'"
+        f"../data is {top}/data on this machine, but only {code} was sent to the nodes: submit from {top} with a "
+        "command that changes the folder, as in: orch run -- bash -c 'cd mnist && python SCRIPT'"
     )
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_is_not_found(code: Path, tmp_path: Path, path: str, top: st
         hint(code, None, (f"FileNotFoundError: {words}",)),
     ):
         assert said.startswith(f"{path} is ")
-        assert f"submit in {tmp_path / top} " in said
+        assert f"submit from {tmp_path / top} " in said
         assert f"'cd {below} && " in said
 
 

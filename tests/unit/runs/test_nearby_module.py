@@ -33,7 +33,7 @@ def repository(tmp_path: Path) -> Path:
         (
             "pkg",
             [
-                "pkg is in {top}, above the code folder {top}/a/tools, and was not sent along: start from {top}",
+                "pkg is in {top}, outside the code folder {top}/a/tools, so it was not sent: start from {top}",
                 "(cd ../..; orch run -- env PYTHONPATH=. torchrun a/tools/SCRIPT)",
                 "code.dir: ../..",
                 "PYTHONPATH: .",

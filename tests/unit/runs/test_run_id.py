@@ -36,5 +36,5 @@ def test_every_id_that_orch_makes_is_one(name: str) -> None:
 )
 def test_what_would_lead_elsewhere_is_none(text: object) -> None:
     assert not is_run_id(text)
-    with pytest.raises(BackendError, match=r"box sent .*, which is not a run's id"):
+    with pytest.raises(BackendError, match=r"box sent .*, which is not the id of a run"):
         run_id_from(text, "box")

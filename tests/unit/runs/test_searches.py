@@ -55,7 +55,7 @@ def test_a_search_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_search(tmp_path, SEARCH_OF)
     assert read_search(tmp_path) == SEARCH_OF
     (tmp_path / SEARCH).write_text('{"sampler": "tpe", "trials": 3}')
-    with pytest.raises(StoreError, match=r"search\.json can't be used: a field is lost"):
+    with pytest.raises(StoreError, match=r"search\.json can't be used: a field of the search is missing or damaged"):
         read_search(tmp_path)
 
 

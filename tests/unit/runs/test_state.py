@@ -307,7 +307,7 @@ def test_starts_without_progress_are_the_reason_whoever_was_lost_with_them() -> 
     given_up = event("gave_up", 0, outcome="failed", cause="no_progress", reason=reason)
     found = verdict([*SUBMITTED, *AGENTS, given_up, FAILED[-2]])  # node 1 was ended by srun before its last words
     assert (found.cause, found.reason) == ("no_progress", reason)
-    assert found.hint.startswith("raise time: in the profile")
+    assert found.hint.startswith("raise `time` in the profile")
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_why_node_0_gave_up_is_the_reason_and_not_that_the_others_were_ended() -
     gave_up = event("gave_up", 0, outcome="failed", cause="infra", reason=why)
     found = verdict([*SUBMITTED, *AGENTS, gave_up], {1: False})
     assert (found.cause, found.reason) == ("infra", why)
-    assert "ask that user to free them" in found.hint
+    assert "ask the user who holds the ports to free them" in found.hint
     second = event("gave_up", 1, outcome="failed", cause="infra", reason="node 1 (b) can't reach node 0: a: refused")
     assert verdict([*SUBMITTED, *AGENTS, second, gave_up], {1: False}).reason == why
 

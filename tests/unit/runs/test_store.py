@@ -89,9 +89,9 @@ def test_a_name_means_its_newest_run_but_to_those_who_remove(tmp_path: Path) -> 
     assert find_sweep(tmp_path, "train") is None
     assert [run.run_id for run in find_runs(tmp_path, "train")] == ["train-eeeeee"]  # as in a comparison
     for find in (find_runs, find_run):
-        with pytest.raises(RunNotFoundError, match="6 runs start with 'train'"):
+        with pytest.raises(RunNotFoundError, match="6 run ids start with 'train'"):
             find(tmp_path, "train", newest=False)
-    with pytest.raises(RunNotFoundError, match="6 runs start with 'trai'"):
+    with pytest.raises(RunNotFoundError, match="6 run ids start with 'trai'"):
         find_run(tmp_path, "trai")
     remove_run(tmp_path, RunDir(tmp_path / "runs" / "train-eeeeee"))
     assert find_sweep(tmp_path, "train") == "train-dddddd"
@@ -109,7 +109,7 @@ def test_a_whole_id_wins_over_a_longer_one(root: Path) -> None:
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("b-", "2 runs start with 'b-': b-222222, b-333333"),
+        ("b-", "2 run ids start with 'b-': b-222222, b-333333"),
         ("c", "no run is called 'c'"),
         ("", "no run is called ''"),
         ("../runs/a-111111", "no run is called"),
@@ -327,11 +327,11 @@ def test_lines_that_are_no_objects_are_skipped(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where a folder should be")
-    with pytest.raises(StoreError, match="can't be made"):
+    with pytest.raises(StoreError, match="can't be created"):
         create_run(tmp_path, "a-111111", {})
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(StoreError, match=f"^{file} can't be made: File exists") as caught:
+    with pytest.raises(StoreError, match=f"^{file} can't be created: File exists") as caught:
         create_run(tmp_path / "home", "a-111111", {}, folder=f"{file}/runs/a-111111")
     assert "or workdir: in the profile" in caught.value.hint
 
@@ -402,5 +402,5 @@ def test_the_state_folder_is_made_private_and_never_where_others_may_write(tmp_p
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(StoreError, match="may be written by others"):
         make_state_folder(tmp_path / "open")
-    with pytest.raises(StoreError, match="can't be made: No such file or directory"):
+    with pytest.raises(StoreError, match="can't be created: No such file or directory"):
         make_state_folder(Path("/proc/none"))

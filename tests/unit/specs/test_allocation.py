@@ -49,8 +49,8 @@ def test_a_file_of_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, var
 @pytest.mark.parametrize(
     ("environ", "fields", "words"),
     [
-        ({}, {}, "this shell is in no job of Slurm, PBS, Grid Engine, OAR, LSF"),
-        (SLURM, {"spares": 5}, "Slurm gave 5 machines, and spares is 5: no node is left"),
+        ({}, {}, "this shell does not run in a job of Slurm, PBS, Grid Engine, OAR, LSF"),
+        (SLURM, {"spares": 5}, "Slurm gave 5 machines, but spares is 5, so no machine is left for the run"),
         ({"PBS_NODEFILE": "/nowhere"}, {}, "PBS_NODEFILE names /nowhere, which can't be read"),
     ],
 )

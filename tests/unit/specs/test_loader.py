@@ -317,7 +317,7 @@ def test_every_way_to_write_a_host_counts_as_a_node(place: Place) -> None:
 
 def test_the_spares_of_a_slurm_job_are_a_number_beside_several_nodes(place: Place) -> None:
     place.write("script: train.py\n", "{kind: slurm, spares: 1}\n")
-    assert "spares replace other nodes than the first, which runs the batch script, but nodes is 1" in place.refusal()
+    assert "spares can't replace the first node, which runs the batch script, and nodes is 1" in place.refusal()
     place.write("training: {task: train.py, strategy: single}\n", "{kind: slurm, nodes: 3, spares: 2}\n")
     assert vars(place.load().profile)["spares"] is None  # its one process is on the first node
     place.write("script: train.py\n", "{kind: slurm, nodes: 2, spares: [n3]}\n")
@@ -385,7 +385,7 @@ def test_an_installed_package_brings_its_profiles(place: Place, monkeypatch: pyt
 
 def test_kinds(place: Place) -> None:
     for text, message in (
-        ("nodes: 2\n", "p.yaml:1:1: kind is missing\nadd a line kind: with one of local, ssh, slurm"),
+        ("nodes: 2\n", "p.yaml:1:1: kind is missing\nadd a line `kind: KIND`, where KIND is one of local, ssh, slurm"),
         (
             "kind: slrum\n",
             "p.yaml:1:7: kind: expected one of local, ssh, slurm, sge, pbs, found the text 'slrum'; did you mean 'slurm'",

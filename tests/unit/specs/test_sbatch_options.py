@@ -30,8 +30,8 @@ def test_both_spellings_are_one_option() -> None:
         ("clusters", "orch submits to one cluster"),
         ("cluster_constraint", "orch submits to one cluster"),
         ("requeue", "set by orch itself"),
-        ("partition", "write partition: beside sbatch:"),
-        ("cpus-per-task", "write cpus_per_task: beside sbatch:"),
+        ("partition", "write `partition` next to `sbatch`"),
+        ("cpus-per-task", "write `cpus_per_task` next to `sbatch`"),
         ("job_name", "'job-name' is set by orch itself"),
         ("array", "set by orch itself"),
     ],
@@ -45,7 +45,7 @@ def test_an_option_that_is_newer_than_orch_is_left_to_the_clusters_sbatch() -> N
     assert known_options({"brand_new": 1}) == {"brand-new": 1}
     assert note_on_unknown(["spread-segments", "requeue", "reservatoin", "zzz"]) == [
         "sbatch: reservatoin: sbatch has no such option up to Slurm 25.11; did you mean 'reservation'?",
-        "sbatch: zzz: sbatch has no such option up to Slurm 25.11; the cluster's own sbatch decides",
+        "sbatch: zzz: sbatch has no such option up to Slurm 25.11; the cluster's own sbatch may accept it",
     ]
 
 

@@ -50,7 +50,7 @@ def test_a_space_is_read() -> None:
     [
         ({"--lr": {"low": 1.0}}, "give low and high, or choices"),
         ({"--lr": {"low": 1.0, "high": 1.0}}, r"low \(1.0\) has to be less than high \(1.0\)"),
-        ({"--lr": {"low": 0, "high": 1, "log": True}}, "a logarithm needs a low greater than 0"),
+        ({"--lr": {"low": 0, "high": 1, "log": True}}, "a logarithmic scale needs a low greater than 0"),
         ({"--lr": {"low": float("-inf"), "high": 1.0}}, "finite"),
         ({"--lr": {"low": -1e308, "high": 1e308}}, "low and high have to be between"),
         ({"--lr": {"low": 0, "high": 10**400}}, "low and high have to be between"),
@@ -68,10 +68,10 @@ def test_a_wrong_space_is_refused(space: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize(
     ("found", "sets", "trials", "says"),
     [
-        (job(search=None), (), 3, "has no search: section"),
+        (job(search=None), (), 3, "has no `search` section"),
         (job(metric=None), (), 3, "names no metric"),
         (job(), (), 10**6, "a search may have"),
-        (job({"lr": [1, 2]}), (), 3, "search.space.lr: 'lr' is short for a field of training:"),
+        (job({"lr": [1, 2]}), (), 3, "search.space.lr: 'lr' is short for a field of `training`"),
         (job({"job.name": ["a", "b"]}), (), 3, "search.space.job.name: job.name can't differ in a sweep"),
         (job({"job.env.A": [1, 2]}), ("job.env.A=3",), 3, "search.space.job.env.A: --set job.env.A=3 sets the same"),
         (job({"lr": [1, 2]}, script=None, training={"task": "a.py"}), ("lr=3",), 3, "search.space.lr: --set lr=3 sets"),

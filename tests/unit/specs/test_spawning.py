@@ -117,7 +117,7 @@ def test_orch_run_says_so_and_a_launcher_in_the_line_is_obeyed(folder: Path) -> 
         return found.output
 
     alone = dry_run("python", "multigpu.py", "2", "1")
-    note = "note: multigpu.py:14 starts its own processes (torch.multiprocessing.spawn), so it is started once: 1 rank"
+    note = "note: multigpu.py:14 starts its own processes (torch.multiprocessing.spawn), so orch starts it once: 1 rank"
     assert note in alone
     assert "WORLD_SIZE=1" in alone
     assert "WORLD_SIZE=2" in dry_run("torchrun", "--nproc_per_node", "2", "multigpu.py")

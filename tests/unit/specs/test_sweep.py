@@ -57,7 +57,7 @@ def test_values_are_kept_as_they_were_written() -> None:
         (["lr=1,1"], "the value 1 is given twice"),
         (["lr=1", "job.training.lr=2"], "--sweep lr=1 sets the same field, job.training.lr"),
         (["job.env.A=1", "job.env={A: 2}"], "sets the same field, job.env"),
-        (["sed=0..4"], "'sed' is not a field of training:"),
+        (["sed=0..4"], "'sed' is not a field of `training`"),
         (["profile.nodes=1,2"], "varies fields of the job"),
         (["training.lr=1"], "did you mean --sweep job.training.lr=...?"),
         (["args.lr=1"], "did you mean --sweep --lr=...?"),

@@ -138,7 +138,7 @@ def test_a_hint_about_this_machine_is_there_before_the_verdict_is_recorded(tmp_p
     assert before is not None
     assert verdict is not None
     assert before.hint == verdict.hint
-    assert f"pkg is in {tmp_path}/proj, above the code folder" in verdict.hint
+    assert f"pkg is in {tmp_path}/proj, outside the code folder" in verdict.hint
 
 
 def test_an_agent_that_dies_without_a_word_is_seen_though_no_file_changes(tmp_path: Path, sleeper: Process) -> None:

@@ -110,7 +110,7 @@ def test_without_optuna_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPat
 def test_an_optuna_that_cannot_be_used_ends_the_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(StoreError, match="optuna has no values for trial 3"):
+    with pytest.raises(StoreError, match="optuna proposed no values for trial 3"):
         study.ask(replace(TPE, space=(Dimension("x", "job.args --x", 0, 10**400, is_whole=True),)), [], 3)
     monkeypatch.setitem(sys.modules, "optuna", None)
     monkeypatch.setattr(study, "check_installed", lambda: None)  # half of it is

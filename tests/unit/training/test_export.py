@@ -104,7 +104,7 @@ def test_no_secret_is_in_commands_by_hand(tmp_path: Path, monkeypatch: pytest.Mo
     run = planned(tmp_path, 2, args=args, env=env, secrets=["PIN"])
     for text in (exports.torchrun_commands(run, 23456), exports.accelerate_config(run, 1, 23456)):
         assert "canary" not in text
-        assert "# export these before, they hold secrets and are not written here: PIN, HF_TOKEN\n" in text
+        assert "# export these first, because secrets are not written to this file: PIN, HF_TOKEN\n" in text
         assert text.startswith("# *** stands for a secret: write it there\n")
         assert " LOG_KEY=short " in text
         assert " --x *** --max-tokens 5" in text

@@ -132,13 +132,13 @@ def test_any_answer_is_one_or_an_error_that_names_the_host(says: bytes, do: str)
     ("says", "words"),
     [
         (b"[1]\n", "lacks an id or a number of bytes"),
-        (head(id=1, bytes=10**13), f"10000000000000 bytes, where at most {MOST_BYTES} were asked for"),
+        (head(id=1, bytes=10**13), f"10000000000000 bytes, but at most {MOST_BYTES} were requested"),
         (head(id=1, bytes=-1, steps=[]), "-1 bytes"),
         (head(id=True, bytes=0), "lacks an id"),
-        (head(id=7, bytes=0), "an answer that nobody waits for"),
-        (head(id=1, bytes=0, steps=[1]), "not what steps is answered with"),
-        (head(id=1, bytes=0), "not what steps is answered with"),
-        (head(id=1, bytes=0, error=["no"]), "not what steps is answered with"),
+        (head(id=7, bytes=0), "the answer belongs to no request"),
+        (head(id=1, bytes=0, steps=[1]), "the answer does not have the form of an answer to steps"),
+        (head(id=1, bytes=0), "the answer does not have the form of an answer to steps"),
+        (head(id=1, bytes=0, error=["no"]), "the answer does not have the form of an answer to steps"),
         (b"[" * 100_000 + b"\n", "it does not answer as orch's server would"),
         (b'{"id": 1' + b"0" * 5000 + b"}\n", "it does not answer as orch's server would"),
         (b"\xff\xfe\n", "it does not answer as orch's server would"),
@@ -156,7 +156,7 @@ def test_what_is_no_answer_is_said(says: bytes, words: str) -> None:
 
 
 def test_a_line_without_an_end_is_read_to_its_limit_and_no_further() -> None:
-    with pytest.raises(BackendError, match=f"a line without an end, after {MOST_LINE} bytes"):
+    with pytest.raises(BackendError, match=f"the server's line has no end after {MOST_LINE} bytes"):
         ask(b"x" * (MOST_LINE + (1 << 20)))
 
 
@@ -165,7 +165,7 @@ def test_no_more_is_taken_than_was_asked_for() -> None:
     machine = Machine(head(id=1, bytes=100, files=[]) + b"x" * 100)
     session = Session(Address("n1"), machine.start, "~/.orch")
     reply = session.ask("read_files", sink=lambda _, __, count: taken.append(count), most=99)
-    with pytest.raises(BackendError, match="100 bytes, where at most 99 were asked for"):
+    with pytest.raises(BackendError, match="100 bytes, but at most 99 were requested"):
         reply.wait(PATIENCE)
     assert taken == []
     session.reader.join(PATIENCE)
@@ -189,4 +189,4 @@ def test_the_bytes_after_an_answer_are_what_was_asked_for_or_an_error_that_names
         found = data_of("n1", do, data)
     except BackendError as error:
         said = error.message
-    assert said.startswith(f"n1: what it answers to {do} ") if said else isinstance(found, list)
+    assert said.startswith(f"n1: its answer to the request {do} ") if said else isinstance(found, list)

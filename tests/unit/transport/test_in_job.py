@@ -110,7 +110,9 @@ def test_the_first_way_that_works_is_taken_and_the_others_are_named(
 
 
 def test_if_no_way_works_each_has_its_reason(programs: Path, pool: ConnectionPool) -> None:
-    with pytest.raises(BackendError, match=r"^n3: none of ssh, srun starts a program there: ssh: .*; srun: srun ended"):
+    with pytest.raises(
+        BackendError, match=r"^n3: none of ssh, srun starts a program on this host: ssh: .*; srun: srun ended"
+    ):
         pool.session(Address("n3", by=("ssh", "srun"), job="slurm:7"), "~/.orch")
 
 

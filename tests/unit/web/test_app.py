@@ -17,7 +17,7 @@ from tests.unit.web.browser import Browser
     ("folder", "said"),
     [
         ("/tmp/\\u0000x", "has to be an absolute path"), ("\\u0000", "has to be an absolute path"),
-        ("/tmp/\\ud800", "what is no character"), ("/tmp/\\udc80", "what is no character"),
+        ("/tmp/\\ud800", "an invalid character"), ("/tmp/\\udc80", "an invalid character"),
         ("~nobody-such-user/x", "begins with ~nobody-such-user: there is no such user here"),
         ("~nobody-\\u0000/x", "the folder"), ("", "has to be"), ("x/y", "has to be"),
     ],
@@ -51,7 +51,7 @@ def test_a_result_that_is_nested_too_deeply_is_left_out_and_its_page_is_shown(
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("run.json", "[]", "run.json holds no JSON object"),
+        ("run.json", "[]", "run.json does not contain a JSON object"),
         ("run.json", "\udcff", "run.json can't be read"),
         ("plan.json", "5", ""),
         ("metrics.jsonl", None, "metrics.jsonl can't be read: Is a directory"),

@@ -86,7 +86,7 @@ def test_an_output_that_became_a_link_or_a_pipe_is_not_read(run: RunDir, tmp_pat
 @pytest.mark.parametrize("query", [{"offset": "-1"}, {"count": "x"}, {"offset": "1" * 30}, {"count": "²"}])
 def test_an_odd_number_is_refused(run: RunDir, query: dict[str, str]) -> None:
     status, said = ask(run, path="plots/loss.txt", **query)
-    assert (status, "is no number" in said) == (400, True)
+    assert (status, "is not a number" in said) == (400, True)
 
 
 def test_the_files_of_a_checkpoint_are_listed_without_links(run: RunDir, tmp_path: Path) -> None:

@@ -84,4 +84,4 @@ def test_a_secret_that_is_not_set_here_is_named(
 ) -> None:
     monkeypatch.delenv("PIN")
     done = CliRunner().invoke(orch, ["ui", "--export", str(tmp_path / "out")], catch_exceptions=False)
-    assert "PIN: not set in this shell, so orch can't mask it in what the run printed" in done.output
+    assert "PIN: not set in this shell, so orch can't mask this secret in the run's output" in done.output

@@ -17,9 +17,15 @@ from orchestrator.errors import EXIT_INTERRUPTED, OrchError, UsageError
 
 @orch.command(cls=TakesArguments, epilog="Example: orch debug train.yaml -p lab --rank 3")
 @click.argument("what", metavar="JOB|RUN", shell_complete=complete.jobs)
-@click.option("--rank", required=True, type=click.IntRange(0), metavar="N", help="The rank that waits.")
 @click.option(
-    "--profile", "-p", metavar="PROFILE", shell_complete=complete.profiles, help="Profile of a JOB; a RUN has its own."
+    "--rank", required=True, type=click.IntRange(0), metavar="N", help="Rank to debug; it waits for the debugger."
+)
+@click.option(
+    "--profile",
+    "-p",
+    metavar="PROFILE",
+    shell_complete=complete.profiles,
+    help="Profile for a JOB; a RUN already has one.",
 )
 @click.option(
     "--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="Local port (default: any free one)."
@@ -53,13 +59,13 @@ def debug(
     if prepared.is_delegated:
         raise UsageError(
             "another machine supervises this profile's runs, and orch debug works only there",
-            "run orch debug on that machine, or use a profile with supervisor: here",
+            "run orch debug on that machine, or use a profile with `supervisor: here`",
         )
     listening = listen_here(port, any_user=allow_local_users)
     for number in (signal.SIGTERM, signal.SIGHUP):  # if the terminal is closed, the waiting run must end too
         signal.signal(number, signal.default_int_handler)
     run = submit.submit(root, prepared)
-    say(f"submitted {run.run_id}; Ctrl-C ends it")
+    say(f"submitted {run.run_id}; Ctrl-C ends the run")
     try:
         node = debugging.wait_for_node(run, rank, say)
         if node is not None:
@@ -84,7 +90,7 @@ def _show(run: Any, found: dict[str, Any] | None, *, as_json: bool) -> None:
         return
     where = found["connect"]
     click.echo(f"{where['host']}:{where['port']}")
-    say(f"{found['name']} waits there for a debugger. For VS Code, {run.path / 'launch.json'} has:")
+    say(f"{found['name']} waits for a debugger at this address. For VS Code, {run.path / 'launch.json'} contains:")
     say(json.dumps(found, indent=2))
 
 

@@ -1,5 +1,4 @@
-"""orch drill: cause failures on the user's own machines, and compare the recovery with the recovery that orch promises.
-"""
+"""orch drill: cause failures on the user's own machines, and compare the recovery with the promised recovery."""
 
 from __future__ import annotations
 
@@ -18,17 +17,17 @@ from orchestrator.protocol.debugging.fault import KILLS, Fault
     "kills",
     multiple=True,
     type=click.Choice([str(each) for each in KILLS]),
-    help="Kill this process or node.",
+    help="Kill a process of this kind, or a whole node.",
 )
 @click.option(
-    "--freeze", "freezes", multiple=True, metavar="HOST:TIME", help="Stop (SIGSTOP) a host's processes for TIME."
+    "--freeze", "freezes", multiple=True, metavar="HOST:TIME", help="Freeze a host's processes (SIGSTOP) for TIME."
 )
 @click.option("--set", "sets", multiple=True, metavar="job.A.B=V", help="Override a field of job or profile.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def drill(profile: str, kills: tuple[str, ...], freezes: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
-    """Kill or freeze parts of a test run; check the recovery.
+    """Kill or freeze parts of a test run to check the recovery.
 
-    Without an option, every fault that PROFILE allows, one after another.
+    Without an option, the command causes every fault that PROFILE allows, one after another.
     """
     from orchestrator.cli.render import drills as render
     from orchestrator.operations.debugging import drill as drills

@@ -30,7 +30,10 @@ def port(run: str, port: str, here: int, allow_local_users: bool) -> int:
     with forward(folder, there, node, say, here=here, any_user=allow_local_users) as forwarding:
         forwarding.reach()
         click.echo(f"127.0.0.1:{forwarding.port}")
-        say(f"it is port {there} of node {node} ({host_of(folder, node)}) of {folder.run_id}; Ctrl-C ends it")
+        say(
+            f"connections are forwarded to port {there} of node {node} ({host_of(folder, node)}) of "
+            f"{folder.run_id}; Ctrl-C ends this"
+        )
         try:
             wait(folder)
         except KeyboardInterrupt:

@@ -15,15 +15,23 @@ from orchestrator.protocol.debugging.profiling import MOST_STEPS
 
 @orch.command(epilog="Example: orch profile last --steps 5")
 @click.argument("run", shell_complete=complete.runs)
-@click.option("--steps", type=click.IntRange(1, MOST_STEPS), default=5, show_default=True, help="How many steps.")
-@click.option("--wait", type=click.FloatRange(1, 3600), default=120, show_default=True, help="Seconds for these steps.")
-@click.option("--output", type=click.Path(path_type=Path), help="The folder; RUN-profile by default.")
+@click.option(
+    "--steps", type=click.IntRange(1, MOST_STEPS), default=5, show_default=True, help="Number of steps to record."
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(1, 3600),
+    default=120,
+    show_default=True,
+    help="Time limit for recording, in seconds.",
+)
+@click.option("--output", type=click.Path(path_type=Path), help="Folder for the traces (default: RUN-profile).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @delegated
 def profile(run: str, steps: int, wait: float, output: Path | None, as_json: bool) -> int:
     """Record the next steps of every rank of a live run.
 
-    Each rank's trace is for chrome://tracing or ui.perfetto.dev.
+    Open each rank's trace in chrome://tracing or ui.perfetto.dev.
     """
     from orchestrator.operations.debugging.profiling import profile as record
     from orchestrator.runs.store import find_run, state_root

@@ -14,7 +14,7 @@ from orchestrator.cli.terminal import become, has_terminal
 @orch.command(epilog="Example: orch replay last --rank 3")
 @click.argument("run", shell_complete=complete.runs)
 @click.option("--rank", required=True, type=click.IntRange(0), metavar="N", help="The rank to run.")
-@click.option("--here", is_flag=True, help="Run on this machine with this Python, not on its node.")
+@click.option("--here", is_flag=True, help="Run on this machine with this Python, not on the rank's node.")
 @click.option(
     "--true-rank", is_flag=True, help="Keep RANK and WORLD_SIZE; only for programs that never call init_process_group."
 )

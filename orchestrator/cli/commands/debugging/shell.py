@@ -25,5 +25,5 @@ def shell(run: str, node: int, command: tuple[str, ...]) -> None:
     if way.note:
         say(way.note)
     if not command:
-        say(f"{way.where}; exit leaves it" + (", and the run continues" if way.is_live else ""))
+        say(f"{way.where}; exit ends this shell" + (", and the run continues" if way.is_live else ""))
     become(way.argv)

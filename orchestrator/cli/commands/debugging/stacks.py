@@ -12,7 +12,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED
 
 @orch.command(epilog="Example: orch stacks last")
 @click.argument("run", shell_complete=complete.runs)
-@click.option("--threads", is_flag=True, help="All threads, not only the main thread.")
+@click.option("--threads", is_flag=True, help="Print all threads, not only the main thread.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @delegated
 def stacks(run: str, threads: bool, as_json: bool) -> int:

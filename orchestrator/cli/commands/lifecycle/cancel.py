@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @orch.command(epilog="Example: orch cancel last")
 @click.argument("runs", nargs=-1, metavar="RUN...", shell_complete=complete.runs_and_sweeps)
-@click.option("--all", "-a", "everything", is_flag=True, help="Cancel all live runs, after a question at a terminal.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Cancel all live runs; at a terminal, confirm first.")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask for confirmation.")
 @click.option("--now", is_flag=True, help="Kill the ranks at once, without a last checkpoint.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (a list for several runs).")
 def cancel(runs: tuple[str, ...], everything: bool, yes: bool, now: bool, as_json: bool) -> int:
@@ -37,7 +37,7 @@ def cancel(runs: tuple[str, ...], everything: bool, yes: bool, now: bool, as_jso
     from orchestrator.supervisor.background import attended_root
 
     if bool(runs) == everything:
-        raise UsageError("name the runs to cancel, or give --all, but not both", "orch status lists them")
+        raise UsageError("name the runs to cancel, or give --all, but not both", "orch status lists the runs")
     flags = [*(["--now"] if now else []), *(["--json"] if as_json else [])]
     codes = {each: passed_on(each, ["cancel", each, *flags]) for each in runs}
     root, here = attended_root(), [each for each, code in codes.items() if code is None]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @orch.command(epilog="Example: orch events last --kind restart --kind lost_node")
 @click.argument("run", shell_complete=complete.runs)
-@click.option("--follow", "-f", is_flag=True, help="Stream until the run ends; Ctrl-C detaches.")
+@click.option("--follow", "-f", is_flag=True, help="Stream new events until the run ends; Ctrl-C detaches.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only the events of this node.")
 @click.option(
     "--kind",

@@ -16,12 +16,12 @@ from orchestrator.errors import UsageError
 
 @orch.command(epilog="Example: orch logs -f last")
 @click.argument("run", shell_complete=complete.runs_and_sweeps)
-@click.option("--follow", "-f", is_flag=True, help="Stream until the run ends; Ctrl-C detaches.")
-@click.option("--rank", "-r", type=click.IntRange(0), metavar="N", help="This rank instead of rank 0.")
-@click.option("--node", type=click.IntRange(0), metavar="N", help="All ranks of this node.")
-@click.option("--all", "-a", "everything", is_flag=True, help="All ranks of all nodes.")
+@click.option("--follow", "-f", is_flag=True, help="Stream new lines until the run ends; Ctrl-C detaches.")
+@click.option("--rank", "-r", type=click.IntRange(0), metavar="N", help="Show this rank instead of rank 0.")
+@click.option("--node", type=click.IntRange(0), metavar="N", help="Show all ranks of this node.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Show all ranks of all nodes.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each log.")
-@click.option("--since", metavar="TIME", help="Only lines since then: 10m, 14:30 or 2026-11-22T14:30.")
+@click.option("--since", metavar="TIME", help="Only lines since this time: 10m, 14:30 or 2026-11-22T14:30.")
 @click.option("--grep", metavar="REGEX", help="Only lines that match this Python regular expression.")
 @click.option(
     "--level", type=click.Choice(["debug", "info", "warning", "error", "critical"]), metavar="LEVEL",
@@ -46,7 +46,7 @@ def logs(
     from orchestrator.supervisor.background import attended_root
 
     if everything and (rank is not None or node is not None):
-        raise UsageError("--all excludes --rank and --node", "leave it out")
+        raise UsageError("--all can't be combined with --rank or --node", "leave one of them out")
     wanted = line_filter(since, grep, level, time.time())
     if wanted is not None and raw:
         raise UsageError(
@@ -66,5 +66,7 @@ def logs(
         say("no rank has started; this is the output of the setup lines and launchers:")
     print_logs(folder, selection, tail, raw=raw, wanted=wanted)
     if wanted is not None and wanted.logs_without_times:
-        say("note: these logs have no timestamps; --since shows the whole of each log that has grown since then")
+        say(
+            "note: these logs have no timestamps, so --since shows the whole of each log that has grown since that time"
+        )
     return 0

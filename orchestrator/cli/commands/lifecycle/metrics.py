@@ -45,7 +45,11 @@ def metrics(run: str, since: str | None, node: int | None, plain: bool, as_json:
     if not found:
         asked = folder.record().job.get("sampling", True)
         why = "a first sample takes 2 s" if asked else "its job says sampling: false"
-        raise UsageError(f"run {folder.run_id} has no samples{'' if node is None else f' of node {node}'}", why)
+        raise UsageError(
+            f"run {folder.run_id} has no samples of CPU, GPU and memory "
+            f"use{'' if node is None else f' of node {node}'}",
+            why,
+        )
     limit = None if since is None else max(1, duration("--since", since))
     if limit is not None:
         found = [replace(each, samples=_newest(each, limit)) for each in found]

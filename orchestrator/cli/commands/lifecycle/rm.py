@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 )
 @click.option("--older", metavar="TIME", help="Only runs that ended longer ago than 7d, 12h, ...")
 @click.option("--keep", type=click.IntRange(1), metavar="N", help="Remove all finished runs except the newest N.")
-@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="List the runs, and remove nothing.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.option(
+    "--dry-run", "--dryrun", "dry_run", is_flag=True, help="List the runs that would be removed; remove nothing."
+)
+@click.option("--yes", "-y", is_flag=True, help="Don't ask for confirmation.")
 def rm(
     runs: tuple[str, ...], states: tuple[str, ...], older: str | None, keep: int | None, dry_run: bool, yes: bool
 ) -> int:
@@ -85,5 +87,5 @@ def _selected(
         keep=keep or 0,
     )
     for folder in holding:
-        say(f"{folder.run_id} is kept: some of its outputs are only on its machines (orch status {folder.run_id})")
+        say(f"{folder.run_id} is kept: some of its outputs are only on its nodes (orch status {folder.run_id})")
     return meant

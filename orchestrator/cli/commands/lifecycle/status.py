@@ -43,7 +43,7 @@ def status(
     if watch and as_json:
         raise UsageError("--watch and --json can't be combined", "leave one of them out")
     if profile is not None and not all_users:
-        raise UsageError("--profile belongs to --all-users", "orch status shows your runs of all profiles")
+        raise UsageError("--profile needs --all-users", "orch status shows your runs of all profiles")
     if all_users:
         from orchestrator.cli.shared_runs import show_shared_runs
 
@@ -123,7 +123,7 @@ def _print_runs_elsewhere(root: Path) -> None:
     from orchestrator.operations.submission.delegate import pointers
 
     for pointer in pointers(root)[-MOST_OTHERS:]:
-        say(f"{pointer.host} supervises {pointer.run_id}: orch status {pointer.run_id}")
+        say(f"{pointer.host} supervises {pointer.run_id}; see its state with: orch status {pointer.run_id}")
 
 
 def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port at 127.0.0.1 (default: a free one)."
 )
 @click.option("--detach", "-d", is_flag=True, help="Serve in the background until orch ui --stop.")
-@click.option("--stop", is_flag=True, help="End the server in the background.")
+@click.option("--stop", is_flag=True, help="End the server that runs in the background.")
 @click.option("--no-open", is_flag=True, help="Start no browser; print the address of the page.")
 @click.option("--any-user", is_flag=True, help="Let programs of other users of this machine connect.")
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), metavar="N", help="Serve /metrics for Prometheus at this port."
 )
-@click.option("--metrics-token", type=click.Path(path_type=Path), metavar="FILE", help="Write its token to FILE.")
+@click.option(
+    "--metrics-token", type=click.Path(path_type=Path), metavar="FILE", help="Write the token for /metrics to FILE."
+)
 @click.option("--export", type=click.Path(path_type=Path), metavar="DIR", help="Write static pages to DIR instead.")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 def ui(
@@ -45,9 +47,9 @@ def ui(
     if sum((detach, stop, export is not None)) > 1:
         raise UsageError("--detach, --stop and --export exclude each other", "give only one of them")
     if runs and export is None:
-        raise UsageError("RUN belongs to --export", "the page shows all runs")
+        raise UsageError("RUN needs --export", "the page shows all runs: leave RUN out")
     if metrics_token is not None and metrics_port is None:
-        raise UsageError("--metrics-token belongs to --metrics-port", "add --metrics-port N")
+        raise UsageError("--metrics-token needs --metrics-port", "add --metrics-port N")
     root = attended_root()
     if export is not None:
         return _export(root, export, runs)
@@ -99,7 +101,7 @@ def _serve(root: Path, wanted: _Wanted, *, detach: bool, opens: bool) -> int:
     if server.port != own:  # another process has started a server first, so that server is used
         return _open_running_server(root, server, wanted, opens=opens)
     _open(root, server, new_code(server), opens=opens)
-    say("it stays until: orch ui --stop")
+    say("the server runs until: orch ui --stop")
     return 0
 
 
@@ -109,8 +111,8 @@ def _open_running_server(root: Path, server: Server, wanted: _Wanted, *, opens: 
 
     if not wanted.is_met_by(server):
         said = f"the page is served at port {server.port} already, with other options"
-        raise UsageError(said, "end it first: orch ui --stop")
-    say(f"the page is served by process {server.pid} already; orch ui --stop ends it")
+        raise UsageError(said, "end the server first: orch ui --stop")
+    say(f"process {server.pid} already serves the page; orch ui --stop ends it")
     _open(root, server, new_code(server), opens=opens)
     return 0
 
@@ -121,7 +123,7 @@ def _open(root: Path, server: Server, code: str, *, opens: bool, ends: bool = Fa
     for line in open_page(root, server, code, opens=opens):
         say(line)
     if ends:
-        say("Ctrl-C ends it")
+        say("Ctrl-C ends the server")
 
 
 def _stop(root: Path) -> int:

@@ -24,8 +24,8 @@ from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
 def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: bool, as_json: bool) -> int:
     """Check a profile's machines, and print remedies.
 
-    Checks Python, torch, disk and GPUs; for an ssh profile also keys, and ports between the nodes; for a
-    scheduler's profile its programs, queue and limits.
+    The command checks Python, torch, disk and GPUs. For an ssh profile it also checks keys, and ports between the
+    nodes. For a scheduler's profile it also checks the scheduler's programs, queue and limits.
     """
     from orchestrator.backends import kind_of
     from orchestrator.backends.base import Level
@@ -37,7 +37,7 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
 
     name = profile_or_default(profile)
     if of_job := next((each for each in sets if each.startswith("job.")), None):
-        raise UsageError(f"--set {of_job}: doctor checks a profile and has no job", "write profile.FIELD=VALUE")
+        raise UsageError(f"--set {of_job}: doctor checks a profile and has no job", "write --set profile.FIELD=VALUE")
     loaded = load_profile(name, sets=sets)
     with naming_awaited_machines(kind_of(vars(loaded))):
         checks = examine(loaded, on_node=on_node)
@@ -51,7 +51,7 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
         for figure in figures:
             show(bandwidth.in_words(figure))
         if loaded.kind != "local" and loaded.nodes > 1 and _is_new(state_root(), "note-on-encryption"):
-            say("note: what torch itself sends between nodes is neither encrypted nor authenticated: docs/security.md")
+            say("note: torch's own traffic between nodes is neither encrypted nor authenticated (docs/security.md)")
     return EXIT_ORCH_FAILED if fails else 0
 
 

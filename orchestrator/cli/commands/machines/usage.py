@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @orch.command(epilog="Example: orch usage --by job --since 30d")
 @click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete.runs_and_sweeps)
-@click.option("--by", type=click.Choice(["user", "profile", "job"]), help="One line for each.  [default: profile]")
+@click.option("--by", type=click.Choice(["user", "profile", "job"]), help="Group the sums by this.  [default: profile]")
 @click.option("--since", metavar="TIME", help="Only runs submitted in the last TIME, such as 30d.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def usage(runs: tuple[str, ...], by: str | None, since: str | None, as_json: bool) -> int:

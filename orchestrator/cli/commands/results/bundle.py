@@ -44,5 +44,5 @@ def bundle(run: str, output: Path | None, as_json: bool) -> int:
         )
     else:
         show(results.members_page(members))
-        say(f"wrote {path}; look into it before you send it: a log holds whatever the program printed")
+        say(f"wrote {path}; read it before you send it, because a log contains everything that the program printed")
     return 0

@@ -13,14 +13,16 @@ from orchestrator.cli.group import orch, say
 @orch.command(epilog="Example: orch export torchrun last")
 @click.argument("what", type=click.Choice(["torchrun", "accelerate", "safetensors"]), metavar="FORMAT")
 @click.argument("run", shell_complete=complete.runs)
-@click.option("--node", default=0, show_default=True, metavar="N", help="accelerate: node number of the config file.")
+@click.option(
+    "--node", default=0, show_default=True, metavar="N", help="accelerate: node to write the config file for."
+)
 @click.option("--port", default=29500, show_default=True, metavar="N", help="Rendezvous port on node 0.")
 @click.option(
     "--checkpoint",
     default="latest",
     show_default=True,
     metavar="best|latest|STEP",
-    help="safetensors: which checkpoint.",
+    help="safetensors: checkpoint to export.",
 )
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE instead of stdout."

@@ -20,7 +20,7 @@ TALLEST: Final = 24
 @orch.command(epilog="Example: orch plot last loss")
 @click.argument("words", nargs=-1, required=True, metavar="RUN... [METRIC]", shell_complete=complete.runs_and_sweeps)
 @click.option(
-    "--metric", "-m", metavar="NAME", help="Metric, instead of the last word; eval.loss is the loss of eval lines."
+    "--metric", "-m", metavar="NAME", help="Metric, instead of METRIC; eval.loss is the loss of the evaluations."
 )
 @click.option("--ascii", "plain", is_flag=True, help="Draw in ASCII; the default if the locale is not UTF-8.")
 @click.option("--json", "as_json", is_flag=True, help="Print the points as JSON.")
@@ -49,7 +49,7 @@ def plot(words: tuple[str, ...], metric: str | None, plain: bool, as_json: bool)
         near = difflib.get_close_matches(metric, there, n=1)
         meant = f"did you mean {near[0]}? " if near else ""
         none = f"none of them has written a metric yet; {HOW_TO_WRITE}"
-        hint = f"{meant}they have: {', '.join(there)}" if there else none
+        hint = f"{meant}available: {', '.join(there)}" if there else none
         raise UsageError(f"none of these runs has a metric '{metric}'", hint)
     if as_json:
         print_json([{"run_id": curve.name, "metric": metric, "points": curve.points} for curve in curves])

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @orch.command(epilog="Example: orch pull last --checkpoint best --to results")
 @click.argument("run", shell_complete=complete.runs_and_sweeps)
 @click.option(
-    "--checkpoint", metavar="best|latest|none|STEP", help="Which checkpoint (default: latest; with --best: best)."
+    "--checkpoint", metavar="best|latest|none|STEP", help="Checkpoint to copy (default: latest; with --best: best)."
 )
 @click.option("--best", is_flag=True, help="Copy the best run of a sweep.")
-@click.option("--metric", "-m", metavar="NAME", help="The metric of --best (default: the job's).")
+@click.option("--metric", "-m", metavar="NAME", help="Metric for --best (default: the job's).")
 @click.option("--outputs", is_flag=True, help="First fetch the outputs that are still on the nodes.")
 @click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="Destination (default: ./RUN).")
 @click.option("--in-place", is_flag=True, help="Copy only the outputs, into the job's code folder.")
@@ -42,12 +42,12 @@ def pull(
 
     if metric is not None and not best:
         raise UsageError(
-            "--metric belongs to --best", "--checkpoint best goes by checkpoint.keep_best or metric of the job"
+            "--metric needs --best", "--checkpoint best uses `checkpoint.keep_best` or `metric` of the job"
         )
     if in_place and (to is not None or checkpoint is not None):
         raise UsageError("--in-place copies outputs to the code folder", "leave --to and --checkpoint out")
     if force and not in_place:
-        raise UsageError("--force belongs to --in-place", "orch pull RUN --in-place --force")
+        raise UsageError("--force needs --in-place", "orch pull RUN --in-place --force")
     folder = _best_of(run, metric) if best else find_run(state_root(), run)
     if outputs:
         collect.bring_outputs(folder)

@@ -33,12 +33,12 @@ def tensorboard(runs: tuple[str, ...], port: int | None) -> int:
     _, found = selected_runs(attended_root(), runs)
     with tempfile.TemporaryDirectory(prefix="orch-") as folder:
         for run in operation.lay_out(found, Path(folder)):
-            say(f"{run.run_id} is shown as it is now and not updated, because its job has no track: tensorboard")
+            say(f"{run.run_id} is shown as it is now and not updated, because its job has no `track: tensorboard`")
         argv += ["--logdir", folder, "--host", "127.0.0.1", *(["--port", str(port)] if port else [])]
         try:
             code = subprocess.run(argv, check=False, stdin=subprocess.DEVNULL).returncode
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
     if code != 0:
-        raise OrchError(f"TensorBoard ended with exit code {code}", "its own messages are above")
+        raise OrchError(f"TensorBoard ended with exit code {code}", "see TensorBoard's messages above")
     return 0

@@ -38,7 +38,7 @@ class BeforeLaunchLine(click.Command):
     epilog="Example: orch init train torchrun --nproc_per_node 4 train.py",
 )
 @click.option(
-    "--host", "hosts", multiple=True, metavar="USER@HOST", help="Write an ssh profile for this host (or n[1-3])."
+    "--host", "hosts", multiple=True, metavar="USER@HOST", help="Write an ssh profile for a host, or for hosts n[1-3]."
 )
 @click.option("--slurm", is_flag=True, help="Write a slurm profile from the output of sinfo.")
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
@@ -61,7 +61,7 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
         name, command = Path(name).stem, (name,)
     if bool(hosts) + slurm + bool(command) != 1:
         raise UsageError(
-            "there is nothing to write from: give a launch line, a script, --host or --slurm",
+            "there is nothing to write a job or profile from: give a launch line, a script, --host or --slurm",
             "orch init --host me@n[1-3] lab, orch init --slurm big, or orch init mine torchrun train.py",
         )
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():

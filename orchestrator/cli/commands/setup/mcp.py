@@ -11,7 +11,7 @@ from orchestrator.cli.group import orch, say
 
 
 @orch.command(epilog="Example: orch mcp --allow-actions")
-@click.option("--allow-actions", is_flag=True, help="Also let it submit and cancel runs.")
+@click.option("--allow-actions", is_flag=True, help="Also let the agent submit and cancel runs.")
 def mcp(allow_actions: bool) -> int:
     """Serve runs to a coding agent over stdin and stdout (MCP).
 
@@ -22,7 +22,7 @@ def mcp(allow_actions: bool) -> int:
 
     check_package()
     if sys.stdin.isatty():
-        say("a coding agent starts this command, and talks to it over stdin and stdout; Ctrl-C ends it")
+        say("a coding agent should start this command, and talk to it over stdin and stdout; Ctrl-C ends it")
     # KeyboardInterrupt would not end the thread that reads stdin, so Ctrl-C ends the process directly
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     serve(allow_actions=allow_actions)

@@ -23,7 +23,7 @@ from orchestrator.errors import UsageError
     multiple=True,
     metavar="PROFILE",
     shell_complete=complete.profiles,
-    help="The profile; two are compared.",
+    help="Profile to plan for; give two to compare them.",
 )
 @request_options
 def plan(job: str, profiles: tuple[str, ...], as_json: bool, **shared: Any) -> int:
@@ -34,7 +34,9 @@ def plan(job: str, profiles: tuple[str, ...], as_json: bool, **shared: Any) -> i
     from orchestrator.specs.plan import differences
 
     if len(profiles) > 2:
-        raise UsageError(f"{len(profiles)} profiles were given", "compare two at a time")
+        raise UsageError(
+            f"orch plan takes one or two profiles, and {len(profiles)} were given", "compare two at a time"
+        )
     profiles = profiles or (profile_or_default(None, job),)
     root = state_root()
     prepared = [prepare.prepare(root, request(job, profile, shared)) for profile in profiles]

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "--after",
     metavar="RUN[:ok|:any]",
     shell_complete=complete.runs_and_sweeps,
-    help="Start after that run or sweep has succeeded (:any: ended).",
+    help="Start after that run or sweep has succeeded (:any: has ended).",
 )
 @click.option(
     "--sweep",
@@ -82,7 +82,9 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
     from orchestrator.runs.store import state_root
 
     if check and not dry_run:
-        raise UsageError("--check belongs to --dry-run", "add --dry-run; a submit without it asks Slurm anyway")
+        raise UsageError(
+            "--check needs --dry-run", "add --dry-run; without it, Slurm validates the job when it is submitted"
+        )
     _check(job, again, follow=follow, detach=detach, sweeps=bool(sweep) or search is not None, parallel=parallel)
     _check_search(search, trials, stop_by, sweeps=bool(sweep))
     why = None
@@ -118,7 +120,7 @@ def _check(
     if sweeps and follow:
         raise UsageError("--follow follows one run, not a sweep", "follow one run of the sweep: orch logs -f SWEEP.0")
     if parallel is not None and not sweeps:
-        raise UsageError("--parallel is for a sweep", "add --sweep KEY=VALUES")
+        raise UsageError("--parallel only applies to a sweep", "add --sweep KEY=VALUES")
 
 
 def _search(sampler: str | None, trials: int | None, stop_by: str | None) -> SearchOptions:
@@ -132,10 +134,14 @@ def _check_search(search: str | None, trials: int | None, stop_by: str | None, *
     """Raise UsageError if the options of a search are incomplete or can't be used together."""
     if search is None:
         if trials is not None or stop_by is not None:
-            raise UsageError(f"{'--trials' if trials is not None else '--stop'} is for a search", "add --search tpe")
+            raise UsageError(
+                f"{'--trials' if trials is not None else '--stop'} only applies to a search", "add --search tpe"
+            )
         return
     if sweeps:
-        raise UsageError("--sweep and --search exclude each other", "put the key's values into search.space: choices")
+        raise UsageError(
+            "--sweep and --search exclude each other", "put the key's values into `choices` of the job's `search.space`"
+        )
     if trials is None:
         raise UsageError("--search needs the number of its trials", "add --trials 40")
 

@@ -46,7 +46,11 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         there = [curves for curves in body if curves.curves]
         if not there:
             names = ", ".join(body[0].names) if body else ""
-            hint = f"available: {names}; m and n choose" if names else f"it has written none yet; {HOW_TO_WRITE}"
+            hint = (
+                f"available metrics: {names}; the keys m and n choose one"
+                if names
+                else f"the run has written no metric yet; {HOW_TO_WRITE}"
+            )
             return [Text(f"this run has no {' and no '.join(self.metrics)}: {hint}" if names else f"no curves: {hint}")]
         found: list[Text] = []
         height = max(9, look.height // len(there) + 1)

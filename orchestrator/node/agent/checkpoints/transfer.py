@@ -327,7 +327,7 @@ def _check_manifest(path: Path, files: Mapping[str, Facts]) -> None:
     manifest, _ = checkpoint_dir.read_manifest(path)
     said = {f"{path.name}/{name}": Checksum.of(entry) for name, entry in manifest.files.items()}
     if any(path not in files or Checksum.of(files[path]) != checksum for path, checksum in said.items()):
-        raise ValueError(f"{path.name} has other files than its manifest")
+        raise ValueError(f"the files of {path.name} differ from its manifest")
 
 
 def _checked(files: Any, name: str) -> dict[str, Facts]:
@@ -339,7 +339,7 @@ def _checked(files: Any, name: str) -> dict[str, Facts]:
     for path in files:
         parts = path.split("/")
         if any(part in ("", ".", "..") or "\0" in part for part in parts) or not (parts[0] == name or path == "latest"):
-            raise ValueError(f"{name} names files that are not in it")
+            raise ValueError(f"the list of files of {name} names files outside {name}")
     return dict(files)
 
 

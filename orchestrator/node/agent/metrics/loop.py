@@ -148,7 +148,7 @@ class WrittenMetrics:
     def _name_unread(self) -> None:
         for path, file in self.files.items():
             if file.is_left and path not in self.unread:
-                self._complain(path, UnreadableError("the run ended before all of it was read"))
+                self._complain(path, UnreadableError("the run ended before the whole file was read"))
 
     def _read(self, file: _File, kept: KeptMetrics, is_over: IsOver) -> None:
         stamp = file.new_stamp()

@@ -26,7 +26,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
         elif wire in (_FIXED64, _FIXED32):
             length = 8 if wire == _FIXED64 else 4
         else:
-            raise ValueError(f"a field has the wire type {wire}")
+            raise ValueError(f"a field has the unknown wire type {wire}")
         end = at + length
         if end > size:
             raise ValueError("a field is cut off")

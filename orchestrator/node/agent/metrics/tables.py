@@ -79,7 +79,7 @@ class TrainerState:
         if stamp == self.stamp or is_over():
             return
         if info.st_size > MOST_OF_A_STATE:
-            raise UnreadableError(f"it has more than {MOST_OF_A_STATE >> 20} MiB")
+            raise UnreadableError(f"the file is larger than {MOST_OF_A_STATE >> 20} MiB")
         self.stamp = stamp
         try:
             state = parse_json(read_regular(self.followed.path, MOST_OF_A_STATE, self.followed.below))

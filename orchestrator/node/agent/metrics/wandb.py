@@ -51,7 +51,7 @@ class WandbFile:
         if len(start) < _START.size:
             return False
         if _START.unpack(start)[0] != b":W&B":
-            raise UnreadableError("it does not begin as a file of wandb")
+            raise UnreadableError("the file does not begin with wandb's header")
         self.followed.offset = _START.size
         return True
 

@@ -97,7 +97,7 @@ def test_a_way_between_neighbours_is_tried_as_a_start_tries_it() -> None:
     checks = found(machines, hosts=hosts)
     assert [checks[host, "master"].level for host in "abc"] == ["ok", "fail", "ok"]
     assert checks["b", "master"].value == "it can't reach c, its neighbour: 10.0.0.3: timed out"
-    assert checks["b", "master"].hint == "open the ports of ports: in the profile from b to c"
+    assert checks["b", "master"].hint == "let firewalls pass connections from b to c on the `ports` of the profile"
 
 
 def test_each_failure_is_said_with_its_remedy() -> None:
@@ -109,7 +109,10 @@ def test_each_failure_is_said_with_its_remedy() -> None:
     assert (checks["b", "training"].level, checks["b", "master"].level) == ("fail", "fail")
     page = results.doctor_page(list(checks.values()))
     assert "fail  node 1 (b), training: python3: python 3.11.2, torch missing\n      install torch for python3" in page
-    assert "fail  node 1 (b), master: 10.0.0.1: timed out\n      open port 20001 to it, or set addr: of a" in page
+    assert (
+        "fail  node 1 (b), master: 10.0.0.1: timed out\n      let firewalls pass connections from b to port 20001 of a"
+        in page
+    )
     assert "fail  node 2 (c), ssh: c: timed out\n      try: ssh c" in page
     assert page.endswith("3 of 30 checks failed")
 
@@ -117,7 +120,7 @@ def test_each_failure_is_said_with_its_remedy() -> None:
 def test_a_torch_that_differs_from_the_others_is_found() -> None:
     checks = found(Machines({"a": "2.9", "b": "2.8", "c": "2.9"}, {}, {}))
     assert [checks[host, "same versions"].level for host in "abc"] == ["ok", "fail", "ok"]
-    assert checks["b", "same versions"].hint == "the others have torch 2.9: install that"
+    assert checks["b", "same versions"].hint == "the other hosts have torch 2.9: install the same version"
 
 
 def test_an_environment_that_is_altered_or_differs_from_the_others_is_found() -> None:
@@ -146,7 +149,7 @@ def test_a_python_that_can_not_prove_itself_is_found_where_nodes_are_several() -
     machines = Machines({"a": "2.9", "b": "2.9", "c": "2.9"}, {"lacks_tls": "its Python has no ssl module"}, {})
     checks = found(machines)
     assert checks["b", "python3"].level == "fail"
-    assert checks["b", "python3"].value.startswith("3.11.2; its Python has no ssl module, by which nodes prove")
+    assert checks["b", "python3"].value.startswith("3.11.2; its Python has no ssl module, by which nodes authenticate")
     alone = valid_profile({"kind": "ssh", "name": "lab", "hosts": ["a"], "nproc_per_node": 4})
     levels = {check.what: check.level for check in doctor.examine(alone, machines)}
     assert levels["python3"] == "ok"

@@ -87,9 +87,9 @@ def test_all_machines_that_are_out_of_reach_are_named(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("hello", "fields", "said", "hint"),
     [
-        ({}, {"backend": "nccl"}, "n2: it has 0 GPUs for 1 rank with nccl", "set backend: gloo"),
+        ({}, {"backend": "nccl"}, "n2: it has 0 GPUs for 1 rank with nccl", "set `backend: gloo`"),
         ({}, {"resources": {"gpus": 2}}, "n2: it has 0 GPUs, and the job asks for 2", "see resources.gpus of the job"),
-        ({"free": 1 << 20}, {}, "n2: /home/me/.orch has only 1.0 MiB left", "make room there"),
+        ({"free": 1 << 20}, {}, "n2: /home/me/.orch has only 1.0 MiB left", "make room on that disk"),
         ({"lacks_tls": "its Python has no ssl"}, {}, "n2: its Python has no ssl, by which nodes", "OpenSSL 1.1.1"),
     ],
 )
@@ -109,7 +109,7 @@ def test_what_a_machine_lacks_is_told_with_a_remedy(
     ("verb", "said"),
     [
         ("hello", "/usr/lib/orch can't be used"),
-        ("interpreter", "its training interpreter /opt/none/python can't be started: No such file or directory"),
+        ("interpreter", "the training interpreter /opt/none/python can't be started: No such file or directory"),
         ("unpack", "/home/me/.orch: No space left on device"),
     ],
 )
@@ -123,4 +123,4 @@ def test_a_folder_that_is_not_shared_though_the_profile_says_so(lab: Lab) -> Non
         machine.answers["read_files"] = {"files": [None]}
     error = lab.refused(shared=True)
     assert error.message == ("n1, n2, n3: ~/.orch is not the folder that n1 has there, though the profile says shared")
-    assert "set shared: false" in error.hint
+    assert "set `shared: false`" in error.hint

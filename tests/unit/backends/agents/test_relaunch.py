@@ -164,7 +164,7 @@ def test_without_a_spare_who_can_not_be_reached_is_waited_for_with_the_reason(tm
     assert (found, left_out.hosts) == (["n1"], ("n2",))
 
 
-FULL = BackendError("n2: /w has only 5 MiB left", "make room there")
+FULL = BackendError("n2: /w has only 5 MiB left", "make room on that disk")
 
 
 def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_without(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_the_forecast_of_a_start_has_the_machines_that_the_start_chooses_from(tm
 
 
 def test_every_machine_that_refuses_a_start_is_known_by_its_own_error() -> None:
-    full = BackendError("n3: full", "make room there", transient=True)
+    full = BackendError("n3: full", "make room on that disk", transient=True)
     error = all_of({1: FULL, 2: full})
     assert (error.by_number, error.transient, error.message) == (
         {1: FULL, 2: full},

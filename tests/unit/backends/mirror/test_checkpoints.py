@@ -55,7 +55,7 @@ def test_what_cant_be_verified_here_is_not_brought_and_the_reason_is_told(
 ) -> None:
     source, target = checkpoint(tmp_path / "there", 7, b"weights", "blake3"), tmp_path / "here" / "step_00000007"
     monkeypatch.setitem(sys.modules, "blake3", None)
-    with pytest.raises(BackendError, match="which this Python lacks: pip install blake3") as caught:
+    with pytest.raises(BackendError, match="which this Python does not have: pip install blake3") as caught:
         bring_checkpoint(LocalSession(), str(source), target)  # type: ignore[arg-type]
     assert not caught.value.transient
     assert not (target / "COMMIT").exists()

@@ -173,7 +173,8 @@ def test_the_job_says_which_count(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "step"), [("r-1", 200), ("r-1:100", 100), ("r-1:300", "there are: 100, 200"), ("r-1:x", "there are")]
+    ("asked", "step"),
+    [("r-1", 200), ("r-1:100", 100), ("r-1:300", "available steps: 100, 200"), ("r-1:x", "available steps")],
 )
 def test_resume_names_a_run_and_a_step(run: RunDir, tmp_path: Path, asked: str, step: int | str) -> None:
     for each in (100, 200):

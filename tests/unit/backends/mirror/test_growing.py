@@ -150,7 +150,7 @@ def test_results_of_every_rank_come_whole_however_large(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_node_can_not_write_elsewhere(tmp_path: Path, name: str) -> None:
     _, copy = copy_of(tmp_path)
-    with pytest.raises(ValueError, match="not its own"):
+    with pytest.raises(ValueError, match="may not use"):
         copy._inside(name)
 
 
@@ -186,7 +186,7 @@ def test_results_are_taken_from_node_0_alone(tmp_path: Path) -> None:
     copies = [Copy(RunDir(tmp_path), node, "/r", "", None) for node in (0, 1)]
     for name in ("metrics.jsonl", "result.json", "rank0.done", "slurm/agent.1.0.0.log"):
         piece = [name, 1, 0, "", False]
-        with pytest.raises(BackendError, match="n1: node 1 names a file that is not its own"):
+        with pytest.raises(BackendError, match="n1: node 1 sent a file name that a node may not use"):
             copies[1].update(Told(b"1", files=[piece]), 0.0)  # type: ignore[arg-type]
         assert not (tmp_path / name).exists()
         copies[0].update(Told(b"0", files=[piece]), 0.0)  # type: ignore[arg-type]

@@ -320,7 +320,7 @@ def test_a_machine_that_names_a_folder_which_no_run_has_is_refused(
     roots = {"code": str(there(run) / "code"), "home": "/root"}
     answer = {"roots": roots, "passed_over": [], "unreadable": []}, b'[["home", "a", 1, 1, false]]'
     monkeypatch.setattr(outputs, "list_outputs", lambda *_: answer)
-    with pytest.raises(BackendError, match="n1: its list of outputs can't be right: 'home' is none of a run's folders"):
+    with pytest.raises(BackendError, match="n1: its list of outputs is not valid: 'home' is not a folder of a run"):
         bring(run)
 
 
@@ -343,7 +343,7 @@ def test_a_run_whose_machine_answers_nonsense_ends_all_the_same(run: RunDir, mon
     finish(run, [Source("n1", (0,), lambda: Machine("n1"))])  # type: ignore[arg-type,return-value]
     (left,) = left_outputs(run.events())
     assert (left.node, left.host) == (0, "n1")
-    assert "n1: what it answers to list_outputs can't be read: it is nested too deeply" in left.reason
+    assert "n1: its answer to the request list_outputs can't be read: the JSON is nested too deeply" in left.reason
 
 
 def test_a_folder_that_becomes_a_link_after_it_was_listed_gives_nobody_elses_file(run: RunDir, tmp_path: Path) -> None:

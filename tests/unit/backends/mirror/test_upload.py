@@ -37,7 +37,9 @@ class OldMachine:
 
 def test_a_node_that_can_not_prove_itself_takes_part_only_alone(tmp_path: Path) -> None:
     several, alone = planned().tasks[0], planned(a_profile=profile(nodes=1)).tasks[0]
-    with pytest.raises(BackendError, match="n1: its Python has no ssl, by which nodes prove themselves") as refused:
+    with pytest.raises(
+        BackendError, match="n1: its Python has no ssl, by which nodes authenticate one another"
+    ) as refused:
         prepare_node(OldMachine(), RunDir(tmp_path), several, "/w", None, is_new=False)  # type: ignore[arg-type]
     assert "OpenSSL 1.1.1" in refused.value.hint
     with pytest.raises(SentError):

@@ -234,8 +234,8 @@ def test_nothing_that_a_machine_or_a_full_disk_does_ends_the_thread(run: RunDir,
     watcher.follow(follower)
     assert pauses == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE, 0.0]
     assert follower.lost == [
-        "what it sent could not be kept: OSError: [Errno 28] No space left on device",
-        "what it sent could not be kept: ValueError: embedded null byte",
+        "the data that the node sent could not be stored: OSError: [Errno 28] No space left on device",
+        "the data that the node sent could not be stored: ValueError: embedded null byte",
     ]
     assert watcher.steps == ["step_00000001"]
     watcher.stop()

@@ -117,7 +117,7 @@ def test_a_job_waits_for_others() -> None:
     [
         ("qsub: Unknown queue", "PBS has no queue 'gpu'"),
         ("qsub: Job violates queue and/or server resource limits", "a limit of the queue or the server"),
-        ("qsub: Unknown resource: ngpu Resource_List", "PBS knows no such resource"),
+        ("qsub: Unknown resource: ngpu Resource_List", "PBS does not know a resource that the profile requests"),
         ("Connection refused\nqsub: cannot connect to server vbox (errno=15010)", "PBS's server can't be reached"),
         ("qsub: something new", "qsub refused the job: something new"),
     ],

@@ -48,7 +48,7 @@ def test_a_nodes_ranks_hold(
 
 def test_a_job_that_contradicts_itself_or_the_machine_is_refused() -> None:
     three = replace(TASK, gpus=3, env={"CUDA_VISIBLE_DEVICES": "0,1"})
-    with pytest.raises(ValueError, match=r"asks for 3 GPUs, and its CUDA_VISIBLE_DEVICES=0,1 names 2"):
+    with pytest.raises(ValueError, match=r"requests 3 GPUs, but its CUDA_VISIBLE_DEVICES=0,1 names only 2"):
         need_of(three, hello(4), None)
     with pytest.raises(ValueError, match=r"names 1 \(GPU-1\), and the login shell there allows only .*=0,2,3"):
         need_of(replace(three, gpus=None), hello(4, "0,2,3"), None)

@@ -69,11 +69,11 @@ def test_a_queue(wanted: str | None, level: str) -> None:
     [
         ("4", "999", "TRUE", 3, 4, "ok", "mpi: 4 slots of each host"),
         ("1", "999", "TRUE", 3, 1, "ok", "mpi: 1 slots of each host"),
-        ("$pe_slots", "999", "FALSE", 1, 8, "ok", "mpi: all slots of one host"),
+        ("$pe_slots", "999", "FALSE", 1, 8, "ok", "mpi gives all slots on one host"),
         ("$pe_slots", "999", "TRUE", 3, 4, "fail", "mpi has allocation_rule $pe_slots"),
         ("2", "999", "TRUE", 3, 4, "fail", "mpi has allocation_rule 2"),
-        ("$round_robin", "999", "TRUE", 3, 4, "warn", "a host may give the slots of two nodes"),
-        ("4", "8", "TRUE", 3, 4, "fail", "mpi has 8 slots, the profile asks for 12"),
+        ("$round_robin", "999", "TRUE", 3, 4, "warn", "one host may provide the slots of two nodes"),
+        ("4", "8", "TRUE", 3, 4, "fail", "mpi has 8 slots, but the profile requests 12"),
         ("4", "999", "FALSE", 3, 4, "fail", "mpi has control_slaves FALSE"),
     ],
 )

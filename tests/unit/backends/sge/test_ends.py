@@ -30,10 +30,12 @@ def test_every_process_waits_for_the_record_from_the_end_of_the_agents() -> None
     lag = GridEngine.accounting_lag
     for _ in range(2):  # two processes, as `orch wait` and `orch status` are
         site = Site(GridEngine(), LocalMachine)
-        with pytest.raises(BackendError, match="the accounting does not have its end yet"):
+        with pytest.raises(BackendError, match="the accounting of Grid Engine does not show its end yet"):
             site.ended("17", "count-abc234", None, lambda: time.time() - lag / 2)
         found = site.ended("17", "count-abc234", None, lambda: time.time() - lag)
         assert found is not None
         assert found.phase == "ended"
-    with pytest.raises(BackendError, match="the accounting does not have its end yet"):  # an agent was killed
+    with pytest.raises(
+        BackendError, match="the accounting of Grid Engine does not show its end yet"
+    ):  # an agent was killed
         Site(GridEngine(), LocalMachine).ended("17", "count-abc234", None)

@@ -192,7 +192,8 @@ def test_a_job_waits_for_others_if_it_need_not_know_how_they_end() -> None:
          "Grid Engine has no queue 'None'"),
         ('Unable to run job: job rejected: the requested parallel environment "mpi" does not exist\nExiting.\n',
          "Grid Engine has no parallel environment 'mpi'"),
-        ('Unable to run job: unknown resource "nope"\nExiting.\n', "Grid Engine knows no such resource"),
+        ('Unable to run job: unknown resource "nope"\nExiting.\n',
+         "Grid Engine does not know a resource that the profile requests"),
         ('Unable to run job: Job 8 cannot run in PE "mpi" because it only offers 24 slots\nverification: no suitable '
          "queues\nExiting.\n", 'qsub refused the job: Job 8 cannot run in PE "mpi" because it only offers 24 slots'),
     ],

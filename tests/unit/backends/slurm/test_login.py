@@ -168,7 +168,7 @@ def test_how_long_slurm_waits_and_how_long_a_checkpoint_took(run: RunDir, monkey
         ('n1\nshared\n{"python": "3.11.2", "torch": "2.10", "tls": false}', "warn", "/py can't speak TLS 1.3"),
         ("n1\nshared\nsh: 1: /py: not found", "fail", "can't be started there: sh: 1: /py: not found"),
         ("n1\nshared\n", "fail", "can't be started there: it says nothing"),
-        ("n1\napart\n{}", "fail", "n1 does not see /w as this side does"),
+        ("n1\napart\n{}", "fail", "/w is not the same folder on n1 and on the submitting machine"),
         ("", "fail", "srun failed: Unable to create step"),
     ],
 )
@@ -241,8 +241,8 @@ def test_a_node_that_does_not_see_the_folder_is_named(tmp_path: Path, monkeypatc
     cluster.program("sbatch", "echo Submitted batch job 7\n")
     cluster.program("squeue", "echo '7|FAILED|NonZeroExitCode|N/A|n1|orch-doctor'\n")
     found = doctor._on_node(HERE, launch(), str(tmp_path / "runs"))
-    assert found["node"][:2] == ("fail", f"n1 does not see {tmp_path}/runs as this side does")
-    assert "workdir:" in found["node"].hint
+    assert found["node"][:2] == ("fail", f"{tmp_path}/runs is not the same folder on n1 and on the submitting machine")
+    assert "`workdir`" in found["node"].hint
 
 
 def test_a_job_without_the_gpus_that_were_asked_for_is_told() -> None:

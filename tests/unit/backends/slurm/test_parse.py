@@ -224,7 +224,7 @@ def test_how_jobs_end() -> None:
     assert "it was cancelled by alice (" in JobLine("5", "CANCELLED", by="1000").how_it_ended("alice")
     assert "it was cancelled by user 1000 (" in JobLine("5", "CANCELLED", by="1000").how_it_ended()
     assert "failed with exit code 127 (" in JobLine("5", "FAILED", code=127, nodes="n1").how_it_ended()
-    assert "set workdir: in the profile" in JobLine("5", "FAILED", code=0, signal=53).how_it_ended()
+    assert "set `workdir` in the profile" in JobLine("5", "FAILED", code=0, signal=53).how_it_ended()
     killed = JobLine("5", "FAILED", code=0, signal=9, nodes="n1")
     assert "failed, killed by SIGKILL (" in killed.how_it_ended()
     assert "Slurm ended it before it had a node (" in JobLine("5", "FAILED", code=0, signal=1).how_it_ended()
@@ -240,8 +240,12 @@ PROFILE = SlurmSettings("p", nodes=3, partition="gpu", account="lab", gres="gpu:
         ("Invalid account or account/partition combination specified", "Slurm has no account 'lab'", "sacctmgr"),
         ("Requested time limit is invalid (missing or exceeds some limit)", "the time limit of 60 min", "time:"),
         ("Node count specification invalid", "Slurm can't give 3 nodes here", "nodes:"),
-        ("Requested node configuration is not available", "with what the profile asks for (gres gpu:4, cpus_", "sinfo"),
-        ("Invalid wckey specification", "wants a wckey", "sbatch: {wckey: NAME}"),
+        (
+            "Requested node configuration is not available",
+            "with the resources that the profile requests (gres gpu:4, cpus_",
+            "sinfo",
+        ),
+        ("Invalid wckey specification", "requires a wckey", "sbatch: {wckey: NAME}"),
         ("Something {odd} happened", "sbatch refused the job: Batch job submission failed: Something {odd}", "dry-run"),
     ],
 )
@@ -304,8 +308,8 @@ def test_memory_among_what_a_job_was_given(text: str, found: int | None) -> None
 
 @pytest.mark.parametrize(
     ("nodes", "words"),
-    [(1, "the cluster does not have a node with what the profile asks for (mem 900 GiB)"),
-     (3, "the cluster does not have 3 nodes with what the profile asks for (mem 900 GiB)")],
+    [(1, "the cluster does not have a node with the resources that the profile requests (mem 900 GiB)"),
+     (3, "the cluster does not have 3 nodes with the resources that the profile requests (mem 900 GiB)")],
 )  # fmt: skip
 def test_a_refusal_counts_nodes_and_memory_in_words(nodes: int, words: str) -> None:
     asked = SlurmSettings("p", nodes=nodes, mem=900 << 30)

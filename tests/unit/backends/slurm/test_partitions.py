@@ -37,7 +37,7 @@ def test_sinfo() -> None:
         ({"nodes": 11, "spares": 2, "partition": "big"}, "fail", "big has 12 nodes, the profile asks for 13"),
         ({"nodes": 1, "partition": "short", "time": 3600}, "fail", "short gives 10 min, the profile asks for 60"),
         ({"nodes": 1, "partition": "nope"}, "fail", "there is no partition nope"),
-        ({"nodes": 1, "partition": "old"}, "warn", "old is down: jobs wait"),
+        ({"nodes": 1, "partition": "old"}, "warn", "partition old is down, so jobs wait"),
         ({"nodes": 3, "cpus_per_task": 99}, "fail", "main: n[1-4] have 8 cores, 99 asked"),
         ({"nodes": 1, "mem": 5000 << 20}, "fail", "main: n[1-4] have 4000 MiB of memory, 5000 asked"),
         ({"nodes": 1, "gpus_per_node": 8}, "fail", "main: n[1-4] have 4 GPUs, 8 asked"),

@@ -121,8 +121,8 @@ def test_a_member_that_breaks_the_protocol_is_lost_with_the_reason() -> None:
         (b"{}\n", "the connection was not meant for node 0"),
         (b'{"to": 1, "kind": "probe"}\n', "the connection was not meant for node 0"),  # put here by who can't read it
         (b'{"hello": {"node_rank": 1, "host": "x", "nproc": 1}}\n', "the connection was not meant for node 0"),
-        (b'{"to": "leader", "hello": 1}\n', "its hello is of another version"),
-        (b'{"to": "leader", "hello": {"rank": 1}}\n', "its hello is of another version"),
+        (b'{"to": "leader", "hello": 1}\n', "the first message of this node has another version"),
+        (b'{"to": "leader", "hello": {"rank": 1}}\n', "the first message of this node has another version"),
         (b"[1]\n", "a line that is not a JSON object"),
         (b"[" * 100_000 + b"\n", "a line that is not JSON"),
     ],
@@ -203,7 +203,10 @@ def test_a_failed_dial_tells_what_went_wrong_by_address_and_port(monkeypatch: py
         assert f"127.0.0.1: refused (ports {port})" in text
         assert f"127.0.0.1: something else listens there (ports {mail})" in text
         assert f"it closed the connection before it had proved to belong to this run (ports {short})" in text
-        assert f"what listens there does not have this run's certificate (ports {stranger.port})" in text
+        assert (
+            f"the program that listens at this address does not have this run's certificate (ports {stranger.port})"
+            in text
+        )
         assert "not..a.name" in text
         async with foreign(b"") as silent:
             monkeypatch.setattr(agent_tls, "ANSWER_SECONDS", 0.3)

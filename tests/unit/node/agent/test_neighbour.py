@@ -23,11 +23,13 @@ def test_a_neighbour_says_who_it_is_to_members_of_its_run_alone() -> None:
         assert await probe(TLS, HERE, server.port, 2) is None
         other = f"127.0.0.1:{server.port}: another node of this run answers there"
         assert await probe(TLS, HERE, server.port, 1) == other
-        stranger = f"127.0.0.1:{server.port}: what listens there does not have this run's certificate"
+        stranger = (
+            f"127.0.0.1:{server.port}: the program that listens at this address does not have this run's certificate"
+        )
         assert await probe(ANOTHER, HERE, server.port, 2) == stranger
         await server.close()
         assert await probe(TLS, HERE, server.port, 2) == f"127.0.0.1:{server.port}: refused"
-        assert await probe(TLS, (), server.port, 2) == "it reported no address"
+        assert await probe(TLS, (), server.port, 2) == "the node reported no address"
 
     run(main)
 

@@ -87,7 +87,10 @@ def test_another_certificate_is_refused_on_both_sides(stranger: Tls) -> None:
         async with leader() as heard, leader(stranger) as impostor:
             with pytest.raises((ssl.SSLError, ChannelError)) as caught:
                 await TLS.connect("127.0.0.1", impostor.port)
-            assert in_words(caught.value) == "what listens there does not have this run's certificate"
+            assert (
+                in_words(caught.value)
+                == "the program that listens at this address does not have this run's certificate"
+            )
             with pytest.raises(ChannelError):
                 await join(heard.port, tls=stranger)
             assert (heard.joined, impostor.joined) == ([], [])

@@ -166,14 +166,14 @@ def test_a_launcher_that_a_signal_ended_in_its_container_is_known_as_such(code: 
 
 def test_a_missing_mount_is_named_before_the_engine_is_asked(tmp_path: Path) -> None:
     box = Container("docker", "i", mounts=(Mount(str(tmp_path / "gone"), "/data"),))
-    with pytest.raises(EngineError, match=r"it has no .*gone, which the job mounts as /data"):
+    with pytest.raises(EngineError, match=r"the host has no .*gone, which the job mounts as /data"):
         ready(box)
 
 
 def test_a_runtime_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for runtime in ("docker", "podman", "apptainer"):
-        with pytest.raises(EngineError, match=f"it has no {runtime}: install it there"):
+        with pytest.raises(EngineError, match=f"the host has no {runtime}: install it there"):
             ready(Container(runtime, "i"))
 
 

@@ -79,7 +79,7 @@ def test_slots_are_held_by_descriptors_and_named() -> None:
     assert taken is None
     assert why.startswith("only 1 of 3 slots is free, 2 are needed: slot-0, slot-1 held by user ")
     assert f"(uid {ME}), run one since 2" in why
-    with pytest.raises(RefusedError, match="it has 3 slots, and the run needs 4"):
+    with pytest.raises(RefusedError, match="the host has 3 slots, and the run needs 4"):
         ask("two", 4)
     assert [holder and (holder["uid"], holder["run"]) for holder in shown().values()] == [
         (ME, "one"),

@@ -30,7 +30,7 @@ def test_a_folder_that_others_may_write_is_refused_with_what_to_do(tmp_path: Pat
         machine.hello({"workdir": str(work), "shared_parent": True}, b"")
     (work / "cache").chmod(0o755)
     work.parent.chmod(0o775)
-    with pytest.raises(RefusedError, match=r"lab may be written by others.*set shared_parent: true in the profile"):
+    with pytest.raises(RefusedError, match=r"lab may be written by others.*set `shared_parent: true` in the profile"):
         machine.hello({"workdir": str(work)}, b"")
     machine.hello({"workdir": str(work), "shared_parent": True}, b"")
 

@@ -136,9 +136,9 @@ for number in range(500):
 def test_where_users_share_no_folder_there_is_no_queue(folder: Path) -> None:
     folder.chmod(0o755)
     assert shown() == []
-    with pytest.raises(RefusedError, match="sticky folder of root's"):
+    with pytest.raises(RefusedError, match="sticky bit that root owns"):
         ask("take_ticket", run_id=RUN, count=2, number=1)
     folder.chmod(0o1777)
     os.chown(folder, NOBODY, NOBODY)
-    with pytest.raises(RefusedError, match="sticky folder of root's"):
+    with pytest.raises(RefusedError, match="sticky bit that root owns"):
         ask("take_ticket", run_id=RUN, count=2, number=1)

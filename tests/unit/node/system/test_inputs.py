@@ -120,7 +120,7 @@ def test_a_server_that_speaks_something_else_is_a_sentence(tmp_path: Path) -> No
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="can't be kept in"):
+    with pytest.raises(InputError, match="can't be stored in"):
         place(Input("data", "/etc/hostname", SHA), str(tmp_path / "file" / "inputs"))
 
 
@@ -153,6 +153,6 @@ def test_an_input_that_was_torn_or_changed_is_fetched_anew_and_read_once_a_run(
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / f"{SHA}.lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="can't be kept in"):
+    with pytest.raises(InputError, match="can't be stored in"):
         place(Input("data", "/etc/hostname", SHA), str(tmp_path))
     assert not (tmp_path / "elsewhere").exists()

@@ -198,5 +198,5 @@ def test_a_node_knows_the_place_of_each_name(tmp_path: Path) -> None:
     assert place_of(here, "given/a.ckpt") == f"{tmp_path}/given/a.ckpt"
     assert place_of(here, "checkpoints/x/y") == f"{tmp_path}/checkpoints/x/y"
     for name in ("given/..", "given/a/b", "code/../x", "nowhere/x", "code"):
-        with pytest.raises(ValueError, match="no checkpoint's name"):
+        with pytest.raises(ValueError, match="is not the name of a checkpoint"):
             place_of(here, name)

@@ -185,7 +185,7 @@ def test_a_large_file_does_not_use_up_the_time_of_the_others(looks: Looks) -> No
     looks.look(0.01)
     assert b"acc" in (looks.run / "nodes/0/metrics.jsonl").read_bytes()
     asyncio.run(looks.metrics.end())
-    assert [event.reason for event in looks.events] in ([], ["the run ended before all of it was read"])
+    assert [event.reason for event in looks.events] in ([], ["the run ended before the whole file was read"])
 
 
 def test_another_agent_of_the_run_goes_on_and_doubles_nothing(looks: Looks) -> None:
