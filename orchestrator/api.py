@@ -103,7 +103,7 @@ class Run:
         state = looking.wait(self._dir, timeout=timeout)
         if not state.is_final:
             said = f"run {self.id} is {state.state} after {timeout:g} s"
-            hint = "the run continues: wait again, or cancel it"
+            hint = "the run continues: wait again, or cancel the run"
             raise WaitTimeoutError(": ".join(filter(None, [said, state.detail])), hint)
         return self
 

@@ -94,11 +94,7 @@ def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
                 yield from ((node.lineno, "hint", each) for each in node.args[HINT_OF_RULE[name] :][:1])
                 yield from ((node.lineno, "hint", each.value) for each in node.keywords if each.arg == "hint")
             elif name in HELP:
-                words = ("help", "epilog", "description", "short_help", "more")
-                texts = [each.value for each in node.keywords if each.arg in words]
-                if name == "setting":  # of a field of a document, or a training option, which shows its texts as one
-                    texts = [ast.Constant("; ".join(filter(None, map(text_of, [*node.args, *texts]))))]
-                yield from ((node.lineno, "help", each) for each in texts)
+                yield from ((node.lineno, "help", each) for each in _helps(name, node))
         case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
             if CALLED_HINT.search(ast.unparse(target)):
                 yield node.lineno, "hint", value
@@ -113,6 +109,15 @@ def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
         case ast.FunctionDef(body=[ast.Expr(value=ast.Constant(value=str()) as text), *_], decorator_list=decorators):
             if any(".command(" in ast.unparse(each) for each in decorators):
                 yield node.lineno, "help", text
+
+
+def _helps(name: str, node: ast.Call) -> list[ast.expr]:
+    """The help texts in a call. A field of a document, or a training option, shows its two texts as one."""
+    words = ("help", "epilog", "description", "short_help", "more")
+    texts = [each.value for each in node.keywords if each.arg in words]
+    if name == "setting":
+        return [ast.Constant("; ".join(filter(None, map(text_of, [*node.args, *texts]))))]
+    return texts
 
 
 def listed() -> str:

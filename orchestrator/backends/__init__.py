@@ -46,7 +46,11 @@ def backend(kind: str) -> Backend:
         if kind not in _made:
             if not (path := _path_of(kind)):
                 said = f"no installed package has a backend for profiles of kind {kind}"
-                raise UsageError(said, "install the package that adds it, or add --rehearse to try the plan here")
+                raise UsageError(
+                    said,
+                    "install the package that adds this kind of profile, or add "
+                    "--rehearse to try the plan on this machine",
+                )
             _made[kind] = named(path)()
         return _made[kind]
 

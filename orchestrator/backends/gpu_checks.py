@@ -151,7 +151,7 @@ def _health(gpus: Sequence[Mapping[str, Any]]) -> CheckResult:
         return CheckResult(
             FAIL,
             "; ".join([*worn, *wrong]),
-            "remove the host from the profile; then reset the GPU (nvidia-smi -r), or have it replaced",
+            "remove the host from the profile; then reset its GPU (nvidia-smi -r), or have the GPU replaced",
         )
     pending = [each["index"] for each in gpus if each["pending_retirement"]]
     if pending:

@@ -299,7 +299,7 @@ def _checkpoint_of(root: Path, text: str) -> str:
     if left_outputs(run.events()):
         raise UsageError(
             f"run {run.run_id} has no such checkpoint here, but its nodes still have outputs that were not copied",
-            f"orch pull {run.run_id} --outputs copies them",
+            f"orch pull {run.run_id} --outputs copies these outputs",
         )
     if colon:
         steps = ", ".join(str(each.step) for each in found) or "none"

@@ -78,7 +78,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     values = vars(parser.parse_args(arguments))
     given = [each.name for each in fields(TrainingOptions) if values[each.name] != default_of(each)]
     for name, why in not_taken(values["strategy"], given).items():
-        raise UserError(f"{_flag(name)} is not for the strategy {values['strategy']}: {why}.")
+        raise UserError(f"{_flag(name)} does not work with the strategy {values['strategy']}: {why}.")
     values["epochs"] = values["epochs"] if values["epochs"] or values["steps"] else 1
     values["task"] = Path(values["task"])
     values["data"] = Path(values["data"] or cache_dir()).expanduser()

@@ -143,7 +143,7 @@ class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
 
     def __init__(self, name: str) -> None:
         if name not in PHASES:
-            raise ValueError(f"a phase is one of {', '.join(PHASES)}, not {name!r}")
+            raise ValueError(f"a phase must be one of {', '.join(PHASES)}, not {name!r}")
         self._before = _session().heartbeat
         self._enter(name)
 

@@ -213,7 +213,7 @@ def serve_detached(root: Path, ports: Ports, program: str) -> Server:
     found = files.server_of(root)  # the child's record, or the record of a server that was faster
     if found is None:
         said = read_part(log_path, begun, 2000).decode(errors="replace").strip()
-        raise OrchError(f"the page's server has not started: {said or 'it wrote no reason'}", f"see {log_path}")
+        raise OrchError(f"the page's server has not started: {said or 'it gave no reason'}", f"see {log_path}")
     return found[0]
 
 

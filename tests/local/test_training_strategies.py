@@ -315,7 +315,7 @@ def test_what_a_strategy_can_not_do_is_one_sentence(two) -> None:
     for rank in two[1]["no-single"]:
         assert (rank.code, rank.err.split(":")[0]) == (
             2,
-            "The strategy single is one process, and 2 ranks were started",
+            "The strategy single uses one process, but 2 ranks were started",
         )
     for rank in two[1]["no-plan"]:
         assert "The plan of the task small names layers that its model lacks: 0.0, 0.3." in rank.err

@@ -168,7 +168,7 @@ class AgentsOverSsh(Agents):
 
         handle = read_handle(run)
         if handle is None:
-            raise BackendError(f"run {run.run_id} has reached no machine yet")
+            raise BackendError(f"run {run.run_id} has not started on any machine yet")
         address = self.pool.way(handle.hosts[node].address, workdir_of(run.record().profile))
         return (over_ssh if address.is_by_ssh else in_job)(address, argv, terminal=terminal)
 

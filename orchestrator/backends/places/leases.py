@@ -20,8 +20,8 @@ from orchestrator.transport.machine import Machines
 
 LOOK_SECONDS: Final = 20.0  # how long a request waits on one host before the places on other hosts are checked
 HINT: Final = (
-    "orch nodes shows which runs hold them; without --no-wait, the run waits; with `leases: false`, the run "
-    "uses any GPU"
+    "orch nodes shows which runs hold the GPUs or slots; without --no-wait, the run waits; with `leases: false`, it "
+    "uses any of them"
 )
 
 

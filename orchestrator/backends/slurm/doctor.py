@@ -86,7 +86,7 @@ def _grace(site: Site, settings: SlurmSettings) -> CheckResult:
     took, left = last_save(settings.name), kill_wait + grace_time
     said = f"{left} s from TERM to KILL (KillWait {kill_wait} s, GraceTime {grace_time} s)"
     if took is None:
-        return CheckResult(OK, f"{said}; no run with this profile has recorded a checkpoint")
+        return CheckResult(OK, f"{said}; no run with this profile has recorded the duration of a checkpoint")
     if took <= left:
         return CheckResult(OK, f"{said}; the last checkpoint took {took:.1f} s")
     hint = "a preempted run loses its work since the last checkpoint: save more often, or save less"

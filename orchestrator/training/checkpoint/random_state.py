@@ -113,4 +113,4 @@ def load_weights(model: nn.Module, weights: Mapping[str, Any], source: str) -> N
         model.load_state_dict(fitted)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise CheckpointError(f"The checkpoint {source} is of another model: {reason}") from error
+        raise CheckpointError(f"The checkpoint {source} does not fit this model: {reason}") from error

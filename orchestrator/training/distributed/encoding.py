@@ -26,4 +26,4 @@ def decode(content: Tensor) -> Any:
     try:
         return torch.load(io.BytesIO(content.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UserError(f"Ranks send each other {KINDS}, and nothing else: this value is of another kind.") from error
+        raise UserError(f"Ranks can only send {KINDS} to each other, and this value is of another kind.") from error

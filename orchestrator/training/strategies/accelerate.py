@@ -46,7 +46,7 @@ class Accelerate(Strategy):
     def check(self) -> None:
         super().check()
         if self.setup.options.precision == "fp8":
-            raise UserError("--precision fp8 is not for the strategy accelerate: choose ddp, or bf16.")
+            raise UserError("--precision fp8 does not work with the strategy accelerate: choose ddp, or bf16.")
 
     def step(self) -> None:
         if self.setup.options.clip is not None:

@@ -82,7 +82,7 @@ class Strategy:
         compiling.check(options.compile, options.compile_mode, self.setup.device)
         if self.one_process and self.setup.ranks.world_size > 1:
             raise UserError(
-                f"The strategy {options.strategy} is one process, and {self.setup.ranks.world_size} ranks "
+                f"The strategy {options.strategy} uses one process, but {self.setup.ranks.world_size} ranks "
                 "were started: start one (--nodes 1 --nproc-per-node 1), or choose --strategy ddp."
             )
 

@@ -32,7 +32,9 @@ class Fsdp(Strategy):
         super().check()
         if self.setup.options.precision == "fp16":
             # GradScaler detects overflows only in this rank's part, so ranks would disagree about skipping a step.
-            raise UserError("--precision fp16 is not for the strategy fsdp: choose bf16, which needs no scaling.")
+            raise UserError(
+                "--precision fp16 does not work with the strategy fsdp: choose bf16, which needs no scaling."
+            )
         world_size, options = self.setup.ranks.world_size, self.setup.options
         for name, size, of in (
             ("--tensor-ranks", options.tensor_ranks, world_size),
@@ -162,14 +164,16 @@ class Fsdp(Strategy):
             kind, _, rest = name.partition(".")
             if kind == "model":
                 if name not in weights or weights[name].shape != entry.size:
-                    raise CheckpointError(f"The checkpoint {path} is of another model: {rest} {list(entry.size)}.")
+                    raise CheckpointError(f"The checkpoint {path} does not fit this model: {rest} {list(entry.size)}.")
                 targets[name] = weights.pop(name)
             else:
                 number, _, key = rest.partition(".")
                 empty = torch.empty(entry.size, dtype=entry.properties.dtype)
                 targets[name] = states.setdefault(int(number), {})[key] = _like(empty, params.get(int(number)))
         if weights:
-            raise CheckpointError(f"The checkpoint {path} is of another model: it lacks {', '.join(sorted(weights))}.")
+            raise CheckpointError(
+                f"The checkpoint {path} does not fit this model: it lacks {', '.join(sorted(weights))}."
+            )
         sharded.read_into(path, targets)
         random_state.load_optimizer(self.optimizer, {**optimizer, "state": states})
 

@@ -33,7 +33,9 @@ class Pipeline(Strategy):
         super().check()
         if self.setup.options.precision == "fp16":
             # GradScaler detects overflows only in this rank's layers, so ranks would disagree about skipping a step.
-            raise UserError("--precision fp16 is not for the strategy pipeline: choose bf16, which needs no scaling.")
+            raise UserError(
+                "--precision fp16 does not work with the strategy pipeline: choose bf16, which needs no scaling."
+            )
 
     def place(self, model: nn.Module) -> nn.Module:
         ranks = self.setup.ranks
@@ -103,7 +105,9 @@ class Pipeline(Strategy):
         requires that.
         """
         if len(inputs) != 1:
-            raise UserError(f"The strategy pipeline takes one tensor of inputs, and the task's data has {len(inputs)}.")
+            raise UserError(
+                f"The strategy pipeline needs exactly one tensor of inputs, and the task's data has {len(inputs)}."
+            )
         key = (inputs[0].shape, training)
         if key not in self.schedules:
             ranks, count = self.setup.ranks, parts_of(len(inputs[0]), self.setup.options.micro_batches)

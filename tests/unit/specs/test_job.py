@@ -188,7 +188,7 @@ def test_an_option_is_refused_where_its_strategy_does_not_take_it(name: str) -> 
             args = program_of(made)[2]
             if value == other and (why := NOT_TAKEN[name].get(strategy)):
                 assert problems == [(f"training.{name}", f"is not for strategy {strategy}: {why}")]
-                with pytest.raises(UserError, match=f" is not for the strategy {strategy}: {why}."):
+                with pytest.raises(UserError, match=f" does not work with the strategy {strategy}: {why}."):
                     training_options.parse(args)
             else:
                 assert problems == []
@@ -196,9 +196,9 @@ def test_an_option_is_refused_where_its_strategy_does_not_take_it(name: str) -> 
 
 
 def test_it_is_said_which_strategies_take_an_option() -> None:
-    with pytest.raises(UserError, match=r"^--bucket-cap-mb is not for the strategy fsdp: only ddp takes it\.$"):
+    with pytest.raises(UserError, match=r"^--bucket-cap-mb does not work with the strategy fsdp: only ddp takes it\.$"):
         training_options.parse(["--task", "t.py", "--strategy", "fsdp", "--bucket-cap-mb", "1"])
-    sentence = r"^--gradient-as-bucket-view is not for the strategy single: only ddp and accelerate take it\.$"
+    sentence = r"^--gradient-as-bucket-view does not work with the strategy single: only ddp and accelerate take it\.$"
     with pytest.raises(UserError, match=sentence):
         training_options.parse(["--task", "t.py", "--strategy", "single", "--no-gradient-as-bucket-view"])
 

@@ -218,7 +218,7 @@ def test_weights_load_with_and_without_the_prefix_of_ddp():
     random_state.load_weights(other, wrapped.state_dict(), "here")
     assert torch.equal(bare.weight, wrapped.module.weight)
     assert torch.equal(bare.weight, other.weight)
-    with pytest.raises(CheckpointError, match="here is of another model"):
+    with pytest.raises(CheckpointError, match="here does not fit this model"):
         random_state.load_weights(nn.Linear(3, 3), bare.state_dict(), "here")
 
 

@@ -108,10 +108,22 @@ def test_channels_last_is_how_convolutions_compute_and_changes_no_result(name: s
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--strategy", "fsdp", "--channels-last"), "--channels-last is not for the strategy fsdp: FSDP shards only"),
-        (("--strategy", "pipeline", "--channels-last"), "--channels-last is not for the strategy pipeline: what"),
-        (("--strategy", "dp", "--compile", "inductor"), "--compile is not for the strategy dp: the model is copied"),
-        (("--strategy", "dp-balanced", "--compile", "inductor"), "--compile is not for the strategy dp-balanced: "),
+        (
+            ("--strategy", "fsdp", "--channels-last"),
+            "--channels-last does not work with the strategy fsdp: FSDP shards only",
+        ),
+        (
+            ("--strategy", "pipeline", "--channels-last"),
+            "--channels-last does not work with the strategy pipeline: what",
+        ),
+        (
+            ("--strategy", "dp", "--compile", "inductor"),
+            "--compile does not work with the strategy dp: the model is copied",
+        ),
+        (
+            ("--strategy", "dp-balanced", "--compile", "inductor"),
+            "--compile does not work with the strategy dp-balanced: ",
+        ),
         (("--fused",), r"the SGD of the task t is not fused: write SGD\(\.\.\., fused=options\.fused\)"),
     ],
 )

@@ -58,7 +58,7 @@ def plot(words: tuple[str, ...], metric: str | None, plain: bool, as_json: bool)
         say(f"the first {MOST_CURVES} of {len(curves)} runs are shown; orch best ranks them all")
         curves = curves[:MOST_CURVES]
     for name in (name for name, points in found if not points):
-        say(f"{name} has no {metric} yet")
+        say(f"{name} has not written {metric} yet")
     size = shutil.get_terminal_size()
     is_telling = len(curves) == 1 or colour_is_wanted()  # without colours, curves of braille dots all look the same
     braille = is_telling and not plain and speaks_utf8()
