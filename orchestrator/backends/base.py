@@ -226,7 +226,7 @@ class Backend(ABC):
         return None
 
     def turn(self, run: RunDir) -> Turn | None:
-        """Return the run's turn in the queue for places on its hosts; None if the run is not in such a queue."""
+        """Return the run's position in the queue for its hosts; None if the run is not in such a queue."""
         return None
 
     # -- looking

@@ -75,7 +75,7 @@ class WheelStore:
         if not choice.url:
             raise WheelError(
                 f"{choice.file}, which was built on this machine for this run, has been removed",
-                "submit the job file instead of repeating the run: it is built again",
+                "submit the job file instead of repeating the run, so that the wheel is built again",
             )
         where = urlsplit(choice.url)
         try:

@@ -38,9 +38,7 @@ class Cause(StrEnum):
 
     @property
     def budget(self) -> str | None:
-        """Return the name of the job's `retry` budget that a restart after this cause uses up; None if it has no
-        budget.
-        """
+        """Return the `retry` budget against which a restart after this cause counts; None if this cause has none."""
         return self.value if self in _WITH_BUDGET else None
 
 

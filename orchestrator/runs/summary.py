@@ -89,9 +89,9 @@ def code_note(events: Iterable[Event]) -> str:
 
 
 def left_out_note(events: Iterable[Event]) -> str:
-    """Return a note if an ignore file excluded files of the code folder; empty otherwise.
+    """Return a note about code files that an ignore file excluded, or about linked checkpoints; "" for neither.
 
-    For a run on this machine, the note lists checkpoints that are links to the user's own files.
+    Only a run on this machine has linked checkpoints, which are links to the user's own files.
     """
     code = next(iter(of(events, Snapshot)), None)
     if code is not None and code.left_out is not None:

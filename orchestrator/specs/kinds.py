@@ -177,6 +177,6 @@ def named(path: str) -> Any:
 
 
 def model_of(kind: Kind) -> type[ProfileBase]:
-    """Return the class of a kind's profiles."""
+    """Return the class that validates profiles of a kind, such as `slurm`."""
     found: type[ProfileBase] = named(kind.model)
     return found

@@ -1,5 +1,4 @@
-"""The program that each rank of a job runs, and the training strategies that use one process. This module has no side
-effects.
+"""Describes the program that each rank runs, and lists the training strategies that run in a single process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The interface of a batch scheduler: its commands, each with a parser for the command's output.
 
 The design follows PSI/J's `pbs_base.py`. `Batch` runs the commands, caches the queue, finds jobs whose number was lost,
-proves the end of a run, and copies files.
+verifies that a run has ended, and copies files.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def leased(
 def _take_in_turn(
     hosts: Mapping[int, _Host], needs: Mapping[int, Need], waiting: Waiting, *, began: bool
 ) -> dict[int, list[str]]:
-    """Take the places of all machines if it is the run's turn.
+    """Take the run's places on all its machines, if it is the run's turn.
 
     Otherwise, take none. Raises PlacesTakenError once the run is queued, or BackendError if the run was submitted with
     `no_wait`.

@@ -140,7 +140,7 @@ def _inner_pid(pid: int) -> int:
 
 
 def _why_hidden(pid: int, started: Started) -> str:
-    """Return why this user can't inspect the process of a rank that was started."""
+    """Return the reason why this user may not inspect a rank's process."""
     if started.in_container:
         return "its container runs as another user (container.user): only that user or root may look at its processes"
     try:

@@ -16,7 +16,7 @@ MOST_LOOKED_AT = 200
 
 
 def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> MissingModule | None:
-    """Return the missing module that an error names, this interpreter, and other interpreters. Return None for any
+    """Return the module that is missing by an error message, with this interpreter and others. Return None for any
     other error.
 
     The other interpreters are those that have the module, or if no interpreter has it, all others on this machine. No
