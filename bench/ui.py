@@ -60,7 +60,11 @@ def answers(root: Path, live: str, load: Load) -> None:
     show("page: 2,000 runs, the first time", 5000, [timed(lambda: ask("GET", "/api/runs", **session))], load)
     run = f"/api/runs/{live}"
     paths = {"2,000 runs": "/api/runs", "a run of 1,000 ranks": run}
-    paths |= {"its map of step times": f"{run}/ranks", "its slowest rank": f"{run}/pace"}
+    paths |= {
+        "its ranks": f"{run}/ranks",
+        "its map of step times": f"{run}/step_times",
+        "its slowest rank": f"{run}/pace",
+    }
     for what, path in paths.items():
         ask("GET", path, **session)
         looks = [timed(partial(ask, "GET", path, **session)) for _ in range(ROUNDS)]

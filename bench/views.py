@@ -35,12 +35,12 @@ def main() -> None:
         root, load = Path(folder), Load()
         live = filled(root)
         runs = Reader(root, note)
-        show("the list of 2,000 runs", 200, [timed(lambda: to_json(runs.runs(most=50)))], load)
+        show("the list of 2,000 runs", 200, [timed(lambda: to_json(runs.runs()))], load)
         looks = 1
-        while runs.runs(most=50).unread:
+        while runs.runs().unread:
             looks += 1
         say(f"all runs had been read after {looks + 1} looks")
-        show("the list of 2,000 runs, again", 50, rounds(lambda: to_json(runs.runs(most=50)), live), load)
+        show("the list of 2,000 runs, again", 50, rounds(lambda: to_json(runs.runs()), live), load)
         drawn = [timed(lambda: to_json(Reader(root, note).run(live))) for _ in range(ROUNDS)]
         show("a run of 1,000 ranks", 200, drawn, load)
         one = Reader(root, note)

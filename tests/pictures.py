@@ -485,14 +485,16 @@ def main() -> None:
     parser.add_argument("--only", default="", help="of all views, only those with this text in their name")
     parser.add_argument("--many", type=int, default=0, help="so many more runs")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="orch-") as folder:
-        root, now = Path(folder), time.time()
+    with tempfile.TemporaryDirectory(prefix="orch-") as home:
+        root, now = Path(home, ".local", "state", "orch"), time.time()
+        root.mkdir(parents=True, mode=0o700)
         many_runs(root, asked.many, now)
         small_runs(root, now)
         large_run(root, now)
         failed_run(root, now)
         live = LiveRun(root, now)
-        orch, environment = [sys.executable, "-m", "orchestrator.cli", "ui"], {**os.environ, "ORCH_HOME": folder}
+        orch = [sys.executable, "-m", "orchestrator.cli", "ui"]
+        environment = {**os.environ, "HOME": home, "ORCH_HOME": str(root)}
         subprocess.run([*orch, "--detach", "--no-open"], env=environment, check=True, capture_output=True)
         try:
             with going_on(live), sync_playwright() as playwright:

@@ -1,5 +1,4 @@
-"""Describes the program that each rank runs, and lists the training strategies that run in a single process.
-"""
+"""Describes the program that each rank runs, and lists the training strategies that run in a single process."""
 
 from __future__ import annotations
 

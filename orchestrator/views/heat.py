@@ -66,24 +66,17 @@ def span_map(
         return HeatMap(what, unit, (), (), of=of)
     start, end = min(span.begin for span in spans), max(span.end for span in spans)
     width = max(end - start, 1e-6) / columns
-    sums = {rank: [0.0] * columns for rank in ranks}
-    weights = {rank: [0.0] * columns for rank in ranks}
-    steady = set[int]()
-    for span in spans:
-        first = min(columns - 1, max(0, int((span.begin - start) / width)))
-        last = min(columns - 1, max(first, math.ceil((span.end - start) / width) - 1))
-        if not span.is_startup:
-            steady.update(range(first, last + 1))
-        for column in range(first, last + 1):
-            begin = start + column * width
-            shared = max(1e-9, min(span.end, begin + width) - max(span.begin, begin))
-            for rank, value in span.values.items():
-                sums[rank][column] += value * shared
-                weights[rank][column] += shared
-    made = []
-    for group in _groups(ranks, rows or len(ranks)):
-        known = ([sums[rank][at] / weights[rank][at] for rank in group if weights[rank][at]] for at in range(columns))
-        made.append(HeatRow(group[0], group[-1], tuple(worst(values) if values else None for values in known)))
+    covered = [_covered(span, start, width, columns) for span in spans]
+    steady = {at for span, those in zip(spans, covered, strict=True) if not span.is_startup for at in those}
+    means = list(zip(*_means(spans, covered, ranks, start, width, columns), strict=True))  # by rank
+    made = [
+        HeatRow(
+            ranks[first],
+            ranks[behind - 1],
+            tuple(_worst(cell, worst) for cell in zip(*means[first:behind], strict=True)),
+        )
+        for first, behind in _groups(len(ranks), rows or len(ranks))
+    ]
     startup = tuple(at for at in range(columns) if at not in steady and any(row.values[at] is not None for row in made))
     counted = [at for at in range(columns) if at in steady] or range(columns)
     shown = sorted(cell for row in made for at in counted if (cell := row.values[at]) is not None)
@@ -100,8 +93,41 @@ def _scale(values: Sequence[float], least: float) -> tuple[float, float]:
     return low, max(values[-1 - left_out], least * low)
 
 
-def _groups(ranks: Sequence[int], most: int) -> list[Sequence[int]]:
-    """Return the ranks in at most `most` groups of consecutive ranks, of sizes as equal as possible."""
-    count = min(len(ranks), max(1, most))
-    edges = [number * len(ranks) // count for number in range(count + 1)]
-    return [ranks[start:end] for start, end in pairwise(edges)]
+def _covered(span: Span, start: float, width: float, columns: int) -> range:
+    """Return the columns that a span covers, at least one."""
+    first = min(columns - 1, max(0, int((span.begin - start) / width)))
+    return range(first, min(columns, max(first + 1, math.ceil((span.end - start) / width))))
+
+
+def _means(
+    spans: Sequence[Span], covered: Sequence[range], ranks: Sequence[int], start: float, width: float, columns: int
+) -> list[list[float | None]]:
+    """Return the mean of each rank in each column. A span counts with the time that it shares with the column."""
+    places = {rank: place for place, rank in enumerate(ranks)}
+    sums = [[0.0] * len(ranks) for _ in range(columns)]
+    weights = [[0.0] * len(ranks) for _ in range(columns)]
+    for span, those in zip(spans, covered, strict=True):
+        values = [(places[rank], value) for rank, value in span.values.items()]
+        for column in those:
+            begin = start + column * width
+            shared = max(1e-9, min(span.end, begin + width) - max(span.begin, begin))
+            sums_here, weights_here = sums[column], weights[column]
+            for place, value in values:
+                sums_here[place] += value * shared
+                weights_here[place] += shared
+    return [
+        [total / weight if weight else None for total, weight in zip(*each, strict=True)]
+        for each in zip(sums, weights, strict=True)
+    ]
+
+
+def _worst(means: Sequence[float | None], worst: Callable[[Iterable[float]], float]) -> float | None:
+    """Return the worst mean of a cell's ranks, or None if no rank was measured."""
+    known = [mean for mean in means if mean is not None]
+    return worst(known) if known else None
+
+
+def _groups(ranks: int, most: int) -> Iterable[tuple[int, int]]:
+    """Return the bounds of at most `most` groups of consecutive ranks, of sizes as equal as possible."""
+    count = min(ranks, max(1, most))
+    return pairwise(number * ranks // count for number in range(count + 1))

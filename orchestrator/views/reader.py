@@ -33,7 +33,7 @@ from orchestrator.views.facts import Facts, facts_of
 from orchestrator.views.heat import HeatMap, span_map
 from orchestrator.views.logs import RankLog
 from orchestrator.views.pace import Pace, pace_of
-from orchestrator.views.run import RunView, run_view
+from orchestrator.views.run import ENDED_BADLY, RankStatus, RunView, run_view
 from orchestrator.views.runs import RunFilter, RunRow, RunsView, row_of, runs_view
 from orchestrator.views.step_times import Histogram, StepTimes, histogram_of, step_spans, step_times_of
 from orchestrator.views.sweep import SweepView, sweep_view
@@ -107,22 +107,23 @@ class Reader:
         with self._lock:
             return self._row(run, self._state(run))
 
-    def run(self, run: RunDir, *, all_beats: bool = True) -> RunView:
+    def run(self, run: RunDir, *, all_ranks: bool = True) -> RunView:
         """Return the view of one run.
 
-        Without `all_beats`, only rank 0's heartbeat is read, because there may be thousands of ranks.
+        Without `all_ranks`, it has only the ranks that failed or are lost, and only rank 0's heartbeat is read, because
+        there may be thousands of ranks.
         """
         with self._lock:
             state = self._state(run)
-            if all_beats:
+            if all_ranks:
                 beats = beats_of(run, state.attempt)
             else:
                 beats = {0: beat} if (beat := beat_of(run, state.attempt)) else {}
             steps = self._step_times.setdefault(run.run_id, StepTimes())
-            if not state.is_final and all_beats:
+            if not state.is_final and all_ranks:
                 steps.look(state.attempt, beats)
             row, last = self._row(run, state, beats.get(0)), last_line(run, state.attempt)
-            sampled = () if state.is_final else self._sampled(run).look()
+            sampled = self._sampled(run).look() if all_ranks and not state.is_final else ()
             try:
                 events = self.events(run)
             except StoreError:  # the run's state contains the error
@@ -131,13 +132,13 @@ class Reader:
                 state, row, str(run.path), events, self._clock(), beats=beats,
                 step_times={} if state.is_final else step_times_of(sampled) | steps.newest,
                 uses=uses_of_ranks(sampled), last_line=last,
-                result=result_of(run),
+                result=result_of(run), wanted=tuple(RankStatus) if all_ranks else ENDED_BADLY,
             )  # fmt: skip
 
     def events(self, run: RunDir) -> tuple[Event, ...]:
         """Return the events of a run. The events of each node are in order."""
         with self._lock:
-            return run.events(self._known.setdefault(run.run_id, FileCache()))
+            return run.events(self._cache(run))
 
     def hours(self, run: RunDir) -> Mapping[str, float | None]:
         """Return the hours of ranks, cores and GPUs that the run has used so far, and the GPUs' watt-hours."""
@@ -236,8 +237,16 @@ class Reader:
         with self._lock:
             return diff.compare(one, other, (self._state(one), self._state(other)))
 
+    def last_values(self, run: RunDir) -> dict[str, float]:
+        """Return the newest value of each metric that a run has written."""
+        with self._lock:
+            return last_values(run, self._cache(run))
+
+    def _cache(self, run: RunDir) -> FileCache:
+        return self._known.setdefault(run.run_id, FileCache())
+
     def _state(self, run: RunDir) -> RunState:
-        return state_or_why_not(run, self._known.setdefault(run.run_id, FileCache()))
+        return state_or_why_not(run, self._cache(run))
 
     def _row(self, run: RunDir, state: RunState, beat: Mapping[str, Any] | None = None) -> RunRow:
         last = ""
@@ -253,7 +262,7 @@ class Reader:
 
     def _facts(self, run: RunDir, beat: Mapping[str, Any] | None) -> Facts:
         try:
-            events = run.events(self._known.setdefault(run.run_id, FileCache()))
+            events = run.events(self._cache(run))
             record, result = run.record(), result_of(run)
         except StoreError:  # the run's state contains the error
             return ()
@@ -261,7 +270,7 @@ class Reader:
         of_beat = {name: value for name, value in told.items() if is_number(value)} if isinstance(told, Mapping) else {}
         if beat and is_number(loss := beat.get("loss")):
             of_beat["loss"] = loss
-        return facts_of(record, result, last_values(run) | of_beat, code_of(events), gpus_of(events))
+        return facts_of(record, result, last_values(run, self._cache(run)) | of_beat, code_of(events), gpus_of(events))
 
     def _looked_at(self, run: RunDir) -> Series:
         series = self._series.setdefault(run.run_id, Series(run))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -31,6 +31,7 @@ class RankStatus(StrEnum):
 _TROUBLE: Final = (
     RankStatus.FAILED, RankStatus.LOST, RankStatus.STOPPED, RankStatus.WAITING, RankStatus.RUNNING, RankStatus.DONE,
 )  # fmt: skip
+ENDED_BADLY: Final = (RankStatus.FAILED, RankStatus.LOST)
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,10 @@ def run_view(
     state: RunState, row: RunRow, folder: str, events: Iterable[Event], now: float, *,
     beats: Mapping[int, Beat] | None = None, step_times: Mapping[int, float] | None = None,
     uses: Mapping[int, Use] | None = None, last_line: str = "", result: Mapping[str, Any] | None = None,
+    wanted: Collection[RankStatus] = tuple(RankStatus),
 ) -> RunView:  # fmt: skip
     """Return the view of a run from its state and events, and from each rank's heartbeat, step time and use of
-    resources.
+    resources. The view has the ranks whose status is `wanted`.
     """
     beats = beats or {}
     nodes = tuple(
@@ -100,9 +102,10 @@ def run_view(
         for node in state.nodes
     )
     ranks = tuple(
-        _rank(rank, node, state, beats.get(rank, {}), (step_times or {}).get(rank), (uses or {}).get(rank, {}))
+        _rank(rank, node, status, beats.get(rank, {}), (step_times or {}).get(rank), (uses or {}).get(rank, {}))
         for node in state.nodes
         for rank in range(*(node.ranks or (0, 0)))
+        if (status := _status(rank, node, state)) in wanted
     )
     left = [f"not here: {each.host}:{each.folder}: {each.reason}" for each in state.left]
     return RunView(
@@ -111,17 +114,17 @@ def run_view(
     )  # fmt: skip
 
 
-def _rank(rank: int, node: NodeState, state: RunState, beat: Beat, step_time: float | None, use: Use) -> RankRow:
-    end = node.exits.get(rank, "")
+def _rank(rank: int, node: NodeState, status: RankStatus, beat: Beat, step_time: float | None, use: Use) -> RankRow:
     step, phase, loss = beat.get("step"), beat.get("phase"), beat.get("loss")
     return RankRow(
-        rank, node.node, node.host, _status(rank, node, state, end), end,
+        rank, node.node, node.host, status, node.exits.get(rank, ""),
         step if isinstance(step, int) else None, step_time, phase if isinstance(phase, str) else "",
         float(loss) if isinstance(loss, int | float) else None, use,
     )  # fmt: skip
 
 
-def _status(rank: int, node: NodeState, state: RunState, end: str) -> RankStatus:
+def _status(rank: int, node: NodeState, state: RunState) -> RankStatus:
+    end = node.exits.get(rank, "")
     if end == "exit code 0":
         return RankStatus.DONE
     if end:

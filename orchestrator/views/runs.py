@@ -80,6 +80,6 @@ def row_of(state: RunState, note: str, labels: Labels = NO_LABELS, facts: Facts 
 
 def runs_view(rows: Iterable[RunRow], wanted: RunFilter | None = None, *, unread: int = 0) -> RunsView:
     """Return the rows that match the filter, and the counts of all rows."""
-    rows, wanted = tuple(rows), wanted or RunFilter()
-    found = tuple(row for row in rows if wanted.takes(row))
+    rows = tuple(rows)
+    found = tuple(row for row in rows if wanted.takes(row)) if wanted is not None else rows
     return RunsView(found, len(rows) + unread, Counter(str(row.state) for row in rows), unread)

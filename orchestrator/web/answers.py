@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -18,14 +19,14 @@ from orchestrator.runs.files import checkpoints, metrics
 from orchestrator.runs.files.logs import Selection, log_files
 from orchestrator.runs.files.metrics import default_metric
 from orchestrator.runs.files.outputs import Output, outputs_of
-from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, is_number, last_values
+from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, is_number
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.store import RunDir
 from orchestrator.views.heat import HeatMap
 from orchestrator.views.json_types import to_json
 from orchestrator.views.reader import Reader
-from orchestrator.views.run import RankStatus, RunView, worst_ranks
+from orchestrator.views.run import RunView, worst_ranks
 from orchestrator.views.runs import RunRow
 from orchestrator.web import contents
 from orchestrator.web.contents import number_of
@@ -60,19 +61,22 @@ def row_json(row: RunRow) -> Json:
     return {**found, "facts": dict(row.facts)}
 
 
-def run_page(reader: Reader, name: str) -> Json:
-    """Return the initial contents of a run's page. Raises RunNotFoundError, or StoreError if the run can't be read."""
+def run_page(reader: Reader, name: str, *, is_first: bool = False) -> Json:
+    """Return the contents of a run's page. Raises RunNotFoundError, or StoreError if the run can't be read.
+
+    The first answer has the signatures of the files that the page has `seen`.
+    """
     run, problems = reader.find(name), list[str]()
-    seen = signatures_of(run)  # taken before the run is read, so that the page learns of every later change
-    view = reader.run(run, all_beats=False)
+    seen = signatures_of(run) if is_first else None  # before the run is read, so that no later change is missed
+    view = reader.run(run, all_ranks=False)
     record = _readable(run.record, RunRecord.from_json(run.run_id, None), problems)
     hours = _readable(lambda: dict(reader.hours(run)), Json(), problems)
     _readable(lambda: _open(run.path / "metrics.jsonl"), None, problems)
     of_job = metrics.metric_of_job({"job": record.job})
-    trouble = [rank for rank in worst_ranks(view.ranks) if rank.state in (RankStatus.FAILED, RankStatus.LOST)]
-    shown: Json = to_json(replace(view, nodes=(), ranks=tuple(trouble[:MOST_IN_TROUBLE])))
+    shown: Json = to_json(replace(view, nodes=(), ranks=worst_ranks(view.ranks)[:MOST_IN_TROUBLE]))
     return {
         **shown,
+        "folder": _from_home(view.folder),
         "row": row_json(view.row),
         "nodes": len(view.nodes),
         "scheduler_job": view.job,
@@ -83,17 +87,23 @@ def run_page(reader: Reader, name: str) -> Json:
         "values": dict(record.values),
         "repeats": record.repeats,
         "hours": to_json(hours),
-        "headline": _headline(run, view, of_job.name if of_job is not None else None),
+        "headline": _headline(reader.last_values(run), view, of_job.name if of_job is not None else None),
         "logs": _logs(run, view),
         "job": to_json({key: value for key, value in record.job.items() if key not in _NOT_SHOWN}),
     }
 
 
-def _headline(run: RunDir, view: RunView, of_job: str | None) -> Json | None:
+def _from_home(path: str) -> str:
+    """Return a path that begins with ~ if it is below the user's home folder."""
+    home = os.path.expanduser("~")
+    return f"~{path.removeprefix(home)}" if path.startswith(f"{home}/") else path
+
+
+def _headline(numbers: dict[str, float], view: RunView, of_job: str | None) -> Json | None:
     """Return the most important metric with its newest value. This is the job's metric or, if it has no value, the
     default metric, such as the loss. None if the run has no metric.
     """
-    numbers, beat = last_values(run), view.progress or {}
+    beat = view.progress or {}
     of_program = beat.get("metrics")
     for values in (of_program, {"loss": beat.get("loss")}, view.result):
         if isinstance(values, Mapping):
@@ -168,17 +178,16 @@ def totals(reader: Reader, name: str) -> Json:
 
 
 def ranks(reader: Reader, name: str) -> Json:
-    """Return the step times of the ranks as a sentence, a heat map and a histogram, and a list of the worst ranks."""
+    """Return the worst ranks, and the number of the others."""
+    rows = reader.run(reader.find(name)).ranks
+    return {"ranks": to_json(worst_ranks(rows)[:MOST_RANKS]), "ranks_left": max(0, len(rows) - MOST_RANKS)}
+
+
+def step_times(reader: Reader, name: str) -> Json:
+    """Return the step times of the ranks as a heat map and a histogram."""
     run = reader.find(name)
-    rows = reader.run(run).ranks
-    step_times = reader.step_time_map(run, columns=MAP_COLUMNS, rows=MAP_ROWS)
-    return {
-        "pace": to_json(reader.pace(run)),
-        "map": _map(step_times),
-        "histogram": to_json(reader.step_times(run)),
-        "ranks": to_json(worst_ranks(rows)[:MOST_RANKS]),
-        "ranks_left": max(0, len(rows) - MOST_RANKS),
-    }
+    found = reader.step_time_map(run, columns=MAP_COLUMNS, rows=MAP_ROWS)
+    return {"map": _map(found), "histogram": to_json(reader.step_times(run))}
 
 
 def _map(found: HeatMap) -> Json:

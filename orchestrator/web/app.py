@@ -45,9 +45,12 @@ class Page:
         root, reader = self.root, self.reader
         read: dict[str, Callable[[Request], Any]] = {
             "/api/runs": lambda _: answers.rows(reader),
-            "/api/runs/{run}": lambda ask: answers.run_page(reader, ask.path_params["run"]),
+            "/api/runs/{run}": lambda ask: answers.run_page(
+                reader, ask.path_params["run"], is_first="first" in ask.query_params
+            ),
             "/api/runs/{run}/files": lambda ask: answers.files_page(reader, ask.path_params["run"]),
             "/api/runs/{run}/ranks": lambda ask: answers.ranks(reader, ask.path_params["run"]),
+            "/api/runs/{run}/step_times": lambda ask: answers.step_times(reader, ask.path_params["run"]),
             "/api/runs/{run}/pace": lambda ask: answers.pace(reader, ask.path_params["run"]),
             "/api/runs/{run}/totals": lambda ask: answers.totals(reader, ask.path_params["run"]),
             "/api/runs/{run}/use": lambda ask: answers.use(

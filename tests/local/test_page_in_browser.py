@@ -457,6 +457,7 @@ def test_a_run_is_repeated_and_pulled(page: Page, orch: Orch, failed: RunDir, tm
     again = page.locator("h1")
     expect(again).to_contain_text("broken-")
     expect(again.locator(".state")).to_have_text("failed")
+    tab(page, "overview")  # the page of a run that has failed before it is opened begins at the tab why
     expect(page.get_by_text("Repeats")).to_be_visible()
 
 
@@ -631,6 +632,42 @@ def test_nothing_keeps_people_from_using_the_views_of_runs(page: Page, failed: R
             expect(page.get_by_text("Loading …")).to_have_count(0)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, place)
             assert violations(page, ".curves") == [], (width, place)
+
+
+@pytest.mark.full("tests/unit/web/test_colours.py")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_keeps_people_from_using_the_tabs_of_a_run(
+    page: Page, orch: Orch, failed: RunDir, sweep: str, scheme: str
+) -> None:
+    point = f"{sweep}.0"  # it has a trend, a tag, a note and panels
+    assert orch("tag", point, "+ablation").code == 0
+    assert orch("note", point, "the paper's settings").code == 0
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+    for width in (390, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        for run, name in [*((failed.run_id, each) for each in TABS), (point, "overview"), (point, "curves")]:
+            at(page, f"/run/{run}/{name}")
+            expect(page.locator("h1")).to_contain_text(run)
+            expect(page.locator(f".tab[data-tab={name}]")).to_be_visible()
+            expect(page.locator(".panel:not(:has(.said > *, .plot > *))")).to_have_count(0)  # all panels are drawn
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, run, name)
+            assert violations(page) == [], (width, run, name)
+        expect(page.locator(".tile .trend")).to_contain_text("%")
+        expect(page.locator(".labels-of .tag")).to_have_text(["ablation"])
+        page.get_by_role("button", name=f"tags and note of {point}").click()
+        assert violations(page) == [], (width, "tags and note")
+        page.keyboard.press("Escape")
+        page.get_by_text("Panels (").click()
+        assert violations(page) == [], (width, "the choice of panels")
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Save view …").click()
+        assert violations(page) == [], (width, "save a view")
+        page.get_by_role("textbox", name="Name").fill("of axe")
+        page.get_by_role("button", name="Save", exact=True).click()
+        expect(page.get_by_role("combobox", name="View").locator("option:checked")).to_have_text("of axe")
+        assert violations(page) == [], (width, "a saved view")
+        page.get_by_role("button", name="Remove view").click()
+        expect(page.get_by_role("combobox", name="View")).to_have_count(0)
 
 
 class Elsewhere(BaseHTTPRequestHandler):

@@ -175,3 +175,18 @@ def test_an_axis_fits_its_values(page: Page, values: list[Any], places: list[flo
     found, log = called(page, "drawings", code, values)
     assert [round(each, 6) for each in found] == places
     assert log is is_log
+
+
+def test_work_is_repeated_as_late_as_it_wants(page: Page) -> None:
+    code = """async (source) => {
+      const [real, waits] = [globalThis.setTimeout, []];
+      globalThis.setTimeout = (go, ms) => { waits.push(ms); return real(go, 0); };
+      const turn = source.paced(1000, async () => 1e6);
+      await turn();
+      await turn();
+      globalThis.setTimeout = real;
+      return waits;
+    }"""
+    at_once, later = called(page, "source", code)
+    assert at_once == 0
+    assert later > 1000

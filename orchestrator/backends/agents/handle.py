@@ -12,7 +12,7 @@ from orchestrator.errors import StoreError
 from orchestrator.node.system.processes import Process
 from orchestrator.protocol.frozen import Value
 from orchestrator.runs.state import HandleStatus
-from orchestrator.runs.store import RunDir
+from orchestrator.runs.store import RunDir, names_in
 from orchestrator.transport.address import HERE, Address
 
 SENDING: Final = "sending"  # this file exists while a first start sends files to the hosts and starts the agents
@@ -121,9 +121,9 @@ def agents_here(run: RunDir, handle: Handle | None) -> dict[int, Process]:
     A submit that was killed may have started agents that are missing from its handle.
     """
     agents = {node: Process(*each) for node, each in handle.agents.items()} if handle is not None else {}
-    for folder in sorted((run.path / "nodes").glob("*")):
-        if folder.name.isdigit() and (own := run.read(f"nodes/{folder.name}/agent.json")):
-            agents[int(folder.name)] = _process(own) or agents.get(int(folder.name), NOBODY)
+    for node in sorted(int(name) for name in names_in(f"{run.path}/nodes") if name.isdecimal()):
+        if own := run.read(f"nodes/{node}/agent.json"):
+            agents[node] = _process(own) or agents.get(node, NOBODY)
     return agents
 
 

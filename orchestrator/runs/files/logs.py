@@ -37,7 +37,6 @@ _NOISE = re.compile(
     r"|\S+:\d+:\d+ \[\d+\] NCCL INFO"
     r"|\S+\.py:\d+: \w*Warning: |  warnings\.warn\("
 )
-_PATH = re.compile(r"nodes/(\d+)/attempt_(\d+)/rank_(\d+)\.log")
 
 
 class LogFile(Value):
@@ -95,14 +94,13 @@ def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
     """Return the selected logs that exist, by attempt and rank."""
     if selection.launchers:
         return _launcher_logs(run, selection)
-    found = []
-    for path in run.path.glob("nodes/*/attempt_*/rank_*.log"):
-        match = _PATH.fullmatch(str(path.relative_to(run.path)))
-        if match:
-            log = LogFile(int(match[2]), int(match[3]), int(match[1]), path)
-            if selection.takes(log):
-                found.append(log)
-    return sorted(found, key=lambda log: (log.attempt, log.rank))
+    found = (
+        LogFile(attempt, rank, node, Path(path))
+        for node, of_node in _numbered(f"{run.path}/nodes")
+        for attempt, of_attempt in _numbered(of_node, "attempt_")
+        for rank, path in _numbered(of_attempt, "rank_", ".log")
+    )
+    return sorted(filter(selection.takes, found), key=lambda log: (log.attempt, log.rank))
 
 
 def launchers_instead(run: RunDir, selection: Selection) -> Selection | None:
@@ -315,9 +313,9 @@ def beat_of(run: RunDir, attempt: int) -> dict[str, Any] | None:
 def beats_of(run: RunDir, attempt: int) -> dict[int, dict[str, Any]]:
     """Return the last heartbeat of each rank in an attempt. Ranks without heartbeats are left out."""
     found: dict[int, dict[str, Any]] = {}
-    for folder in _folders(f"{run.path}/nodes", f"attempt_{attempt}"):
+    for _, node in _numbered(f"{run.path}/nodes"):
         with contextlib.suppress(OSError):
-            for name, text in reading.read_each(folder, _is_beat, MOST_BEAT, run.path):
+            for name, text in reading.read_each(f"{node}/attempt_{attempt}", _is_beat, MOST_BEAT, run.path):
                 with contextlib.suppress(ValueError):
                     data = parse_json(text)
                     if isinstance(data, dict):
@@ -331,12 +329,14 @@ def _is_beat(name: str) -> bool:
     return name.startswith("beat_") and name[5:].isdecimal()
 
 
-def _folders(nodes: str, name: str) -> list[str]:
-    """Return each node's folder with this name, as a string, because creating a thousand Path objects is slow."""
-    try:
-        return [f"{nodes}/{node}/{name}" for node in os.listdir(nodes) if node.isdecimal()]
-    except OSError:
-        return []
+def _numbered(folder: str, prefix: str = "", suffix: str = "") -> Iterator[tuple[int, str]]:
+    """Yield (number, path) of each entry of a folder that is called by a number between `prefix` and `suffix`. The
+    paths are strings, because creating a thousand Path objects is slow.
+    """
+    for name in reading.names_in(folder):
+        number = name.removeprefix(prefix).removesuffix(suffix)
+        if number.isdecimal() and name == f"{prefix}{number}{suffix}":
+            yield int(number), f"{folder}/{name}"
 
 
 def result_of(run: RunDir) -> dict[str, Any] | None:

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
 from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.layout import metrics_file, node_folder, read_metrics_file
 from orchestrator.protocol.reading import read_part
+from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.store import RunDir
 
 HOW_TO_WRITE: Final = (
@@ -52,14 +54,22 @@ def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
     return None if step is None else {"step": step, "metrics": values}
 
 
-def last_values(run: RunDir) -> dict[str, float]:
-    """Return the newest value of each metric in the last 16 KiB of each metrics file of the run."""
-    values: dict[str, float] = {}
+def last_values(run: RunDir, known: FileCache | None = None) -> dict[str, float]:
+    """Return the newest value of each metric in the last 16 KiB of each metrics file of the run. With a cache, only
+    changed files are read.
+    """
+    cache, values = known or FileCache(), dict[str, float]()
     for path in reversed(files_of_metrics(run)):
-        with contextlib.suppress(OSError):
-            for row in objects_in(read_part(path, -_TAIL, _TAIL, run.path).split(b"\n")):
-                numbers = {key: value for key, value in row.items() if key not in OF_LINE and is_number(value)}
-                values |= {key: float(value) for key, value in numbers.items()}
+        values |= cache.of_file(str(path), partial(_last_values_in, path, run.path), {})
+    return values
+
+
+def _last_values_in(path: Path, below: Path) -> dict[str, float]:
+    values: dict[str, float] = {}
+    with contextlib.suppress(OSError):
+        for row in objects_in(read_part(path, -_TAIL, _TAIL, below).split(b"\n")):
+            numbers = {key: value for key, value in row.items() if key not in OF_LINE and is_number(value)}
+            values |= {key: float(value) for key, value in numbers.items()}
     return values
 
 

@@ -9,7 +9,8 @@ const FIRST = 12; // so many panels are shown at first
 const AGAIN = 1000; // ms between two requests for new values
 const BOOKKEEPING = new Set(["epoch", "step", "steps", "time", "seconds"]);
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
-const AXES = [["step", "step"], ["epoch", "epoch"], ["time", "time since its start"], ["clock", "wall clock"], ["share", "% of the run"]];
+const AXES = [["step", "step"], ["epoch", "epoch"], ["time", "run time"], ["clock", "wall clock"], ["share", "% of the run"]];
+const COLUMNS = [["", "as many as fit"], ["1", "1"], ["2", "2"], ["3", "3"], ["4", "4"]];
 const CHOICES = ["show", "log", "x", "smooth", "columns"]; // the parameters of the address that a saved view has too
 const LACKS = { epoch: "no epochs", time: "no times", clock: "no times" };
 const HEIGHT = 220;
@@ -194,7 +195,8 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     const focused = [...list.querySelectorAll("label")].findIndex((each) => each.contains(document.activeElement));
     if (!filter) {
       fill(list, make("div", { class: "tools" }, make("input", { type: "search", placeholder: "filter metrics", "aria-label": "Filter metrics", oninput: offer }),
-        button("All", () => { chosen.metrics = [...names]; arrange(); }), button("First", () => { chosen.metrics = []; arrange(); }, { title: "The first panels" })), make("div", { class: "boxes" }));
+        button("All", () => { chosen.metrics = [...names]; arrange(); }), button("First", () => { chosen.metrics = []; arrange(); }, { title: "The first panels" })), make("div", { class: "boxes" }),
+      select("Columns", COLUMNS, chosen.columns, (value) => { chosen.columns = value; grid.dataset.columns = value; keep(); }));
     }
     fill(list.querySelector(".boxes"), boxes);
     boxes[focused]?.querySelector("input").focus();
@@ -210,20 +212,18 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
       redraw();
       keep();
     } });
-    const another = make("input", { type: "text", placeholder: "another run", "aria-label": "Add a run", size: "14" });
+    const another = make("input", { type: "text", placeholder: "another run", "aria-label": "Add a run", size: "10" });
     const add = make("form", { class: "tools", onsubmit: (event) => {
       event.preventDefault();
       if (!another.value || chosen.runs.includes(another.value)) return;
       chosen.runs.push(another.value);
       again().then(() => { another.value = ""; fill(bar, tools()); keep(); }).catch((error) => { chosen.runs.pop(); another.setCustomValidity(error.message); another.reportValidity(); another.setCustomValidity(""); });
     } }, another, make("button", {}, "Add"));
-    const columns = [["", "fit"], ["1", "1"], ["2", "2"], ["3", "3"], ["4", "4"]];
     return [
       menu(count, list),
       select("X", AXES, chosen.x, (value) => { chosen.x = value; redraw(); keep(); }),
       make("label", {}, "Smoothing ", slider, " ", amount), make("label", {}, all, " Log y"),
       chosen.runs.length > 1 ? select("Baseline", [["", "none"], ...chosen.runs.map((run) => [run, labels[run] ?? run])], chosen.baseline, (value) => { chosen.baseline = value; redraw(); keep(); }) : null,
-      select("Columns", columns, chosen.columns, (value) => { chosen.columns = value; grid.dataset.columns = value; keep(); }),
       button("Reset zoom", redraw), exported ? null : add, views?.element];
   }
 
@@ -236,7 +236,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
   }
 
   const count = make("summary", {});
-  const bar = make("div", { class: "tools" });
+  const bar = make("div", { class: "tools of-curves" });
   const forget = whenLookChanges(grid, () => { for (const panel of panels.values()) panel.resize(); }, redraw);
   await start();
   if (!only) fill(bar, tools());

@@ -7,6 +7,12 @@ const TALLEST = 420; // CSS pixels of all rows
 const [LEAST, MOST] = [3, 26]; // CSS pixels of one row
 const COLOURS = 6; // the style sheet has --heat-1 to --heat-6, the same in light and dark
 const LABELS = 12; // rows that have a label
+const LONGEST = 60000; // ms
+
+// Returns the ms in which a map of a live run gets a further column. Its next request can wait so long, because nothing changes visibly.
+export function untilNextColumn({ times, end }) {
+  return times.length ? Math.min(LONGEST, (1000 * (end - times[0])) / times.length) : 0;
+}
 
 // `words` are {low, high, cell}: the meanings of the ends of the scale, and a function from a value to its text with the unit.
 export function heatMap(words, tallest = TALLEST) {

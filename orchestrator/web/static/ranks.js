@@ -1,30 +1,34 @@
 // The ranks of a run: the slowest rank, step times as a map and as a histogram, and a list of the ranks.
 import { emptyNote, fill, make, section, stateBadge, svg, table } from "./dom.js";
-import { heatMap } from "./heat.js";
+import { heatMap, untilNextColumn } from "./heat.js";
 import { duration, number } from "./format.js";
 import { ask, paced } from "./source.js";
 
 const AGAIN = 2000; // ms: an agent takes a sample every 2 s
 
 export async function ranksTab(place, { path, run }) {
-  const sentence = make("p", { class: "sentence", role: "status" });
+  const sentence = make("div", { role: "status" });
   const mapPlace = make("div");
   const bars = make("div");
   const list = make("div");
   const map = heatMap({ low: "fast", high: "slow", cell: seconds });
 
-  async function draw() {
-    const found = await ask(`${path}/ranks`);
-    fill(sentence, found.pace ? found.pace.sentence : "Unknown: no rank has reported how long its steps take.");
-    sentence.classList.toggle("warns", Boolean(found.pace?.why || found.pace?.slower));
+  async function drawSteps() {
+    const found = await ask(`${path}/step_times`);
     const isThere = found.map.rows.length > 0;
     fill(mapPlace, isThere ? map.element : none(run()));
     if (isThere) map.show(found.map);
     fill(bars, !isThere ? null : section("How long steps take", found.histogram.counts.length ? histogram(found.histogram) : emptyNote("Only the first steps have been measured so far: the histogram leaves these out.")));
-    drawList(found);
+    return untilNextColumn(found.map);
   }
 
-  function drawList({ ranks, ranks_left: left }) {
+  async function drawPace() {
+    const { pace } = await ask(`${path}/pace`);
+    tellPace(sentence, pace, [], "Unknown: no rank has reported how long its steps take.");
+  }
+
+  async function drawRanks() {
+    const { ranks, ranks_left: left } = await ask(`${path}/ranks`);
     const usual = median(ranks.map((each) => each.step_time).filter((each) => each !== null));
     const rows = ranks.map((each) => [each.rank, each.host, stateBadge(each.state), number(each.step), stepTime(each.step_time, usual),
       ...["cpu", "gpu", "waits"].map((name) => (name in each.use ? `${Math.round(100 * each.use[name])} %` : "-")), each.phase || "-", number(each.loss), each.end || "-"]);
@@ -34,9 +38,22 @@ export async function ranksTab(place, { path, run }) {
   }
 
   fill(place, section("Pace", sentence), section("Step times by rank", mapPlace), bars, section("Ranks", list));
-  const again = paced(AGAIN, draw);
-  await draw();
-  return { refresh: (changed) => (["use", "beats", "state"].some((each) => changed.includes(each)) ? again() : null), close: map.close };
+  const ofSamples = [drawPace, drawSteps].map((draw) => paced(AGAIN, draw));
+  const ranksAgain = paced(AGAIN, drawRanks);
+  await Promise.all([drawPace(), drawRanks(), drawSteps()]);
+  return {
+    refresh: (changed) => Promise.all([
+      ...(changed.includes("use") ? ofSamples.map((again) => again()) : []),
+      ["use", "beats", "state"].some((each) => changed.includes(each)) ? ranksAgain() : null]),
+    close: map.close,
+  };
+}
+
+// Shows the sentence about the slowest rank and the findings, or else a text for neither. A bar marks sentences that report a problem.
+export function tellPace(place, pace, findings, otherwise = null) {
+  const said = [...(pace ? [pace.sentence] : []), ...findings];
+  place.classList.toggle("warns", Boolean(pace?.why || pace?.slower || findings.length));
+  fill(place, said.length ? said.map((each) => make("p", { class: "sentence" }, each)) : otherwise && make("p", { class: "muted" }, otherwise));
 }
 
 function none({ final }) {

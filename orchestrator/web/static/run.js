@@ -5,7 +5,7 @@ import { filesTab } from "./files.js";
 import { ago, clock, duration, isFinal, number, timeOfDay, took } from "./format.js";
 import { labelsButton } from "./labels.js";
 import { logPanel } from "./logs.js";
-import { ranksTab } from "./ranks.js";
+import { ranksTab, tellPace } from "./ranks.js";
 import { ask, exported, follow, paced, pathOf, post, wordsOf } from "./source.js";
 import { systemTab } from "./system.js";
 import { drawTrend } from "./trend.js";
@@ -15,7 +15,7 @@ const AGAIN = 1000; // ms between two requests, even if the run changes all the 
 
 export async function showRun(main, [name, asked], query, onlink) {
   const path = pathOf(name);
-  let run = await ask(path);
+  let run = await ask(path, { first: 1 });
   let tab = null; // the open tab: {name, refresh, close}
   let turn = 0;
   let heard = Date.now();
@@ -169,9 +169,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
 
   async function drawPace() {
     const found = await ask(`${path}/pace`);
-    const said = [...(found.pace ? [found.pace.sentence] : []), ...found.findings];
-    fill(pace, said.map((each) => make("p", { class: "sentence" }, each)));
-    pace.classList.toggle("warns", Boolean(found.pace?.why || found.pace?.slower || found.findings.length));
+    tellPace(pace, found.pace, found.findings);
   }
 
   function draw() {

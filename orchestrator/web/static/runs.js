@@ -154,7 +154,10 @@ export async function showRuns(main, _words, query, onlink) {
   function rowOf(row) {
     const box = make("input", { type: "checkbox", "data-key": `choose:${row.run_id}`, "aria-label": `choose ${row.run_id}`, checked: chosen.has(row.run_id),
       onchange: () => { chosen[box.checked ? "add" : "delete"](row.run_id); tellChoice(); } });
-    const cells = shown.map((each) => make("td", { role: "cell", class: `cell-${each.kind === "run" ? each.key : "fact"}`, "data-label": each.title, title: each.hint?.(row) }, ...cellOf(each, row)));
+    const cells = shown.map((each) => {
+      const parts = cellOf(each, row);
+      return make("td", { role: "cell", class: `cell-${each.kind === "run" ? each.key : "fact"}${parts[0] === "-" ? " none" : ""}`, "data-label": each.title, title: each.hint?.(row) }, ...parts);
+    });
     return make("tr", { role: "row", class: isFinal(row.state) ? "" : "live" }, make("td", { role: "cell", class: "cell-choose" }, box), cells);
   }
 

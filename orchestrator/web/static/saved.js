@@ -12,7 +12,7 @@ export function savedViews(kind, { usual, about, offered = "", present, open }) 
   const path = `/api/views/${kind}`;
   const choice = make("span");
   const said = make("span", { role: "alert", class: "problem" });
-  const remove = button("Remove view", () => keep(nameOfPresent(), null));
+  const remove = button("✕", () => keep(nameOfPresent(), null), { "aria-label": "Remove view", title: "Remove view" });
   let views = {};
 
   function nameOfPresent() {

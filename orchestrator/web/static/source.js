@@ -110,10 +110,11 @@ export function follow(run, tell, onlink = () => {}, seen = {}) {
   return () => end.abort();
 }
 
-const SHARE = 60; // repeated requests of a page take at most 1/SHARE of the time, because a large run on three pages must not keep the server busy
+const SHARE = 120; // repeated requests of a page take at most 1/SHARE of the time, because a large run on three pages must not keep the server busy
 const LONGEST = 10000; // ms
 
 // Returns a function that does the work: at once, but at most once in so many ms, one at a time, and not while the page is hidden.
+// If the work returns a number of ms, its next turn waits at least so long.
 export function paced(least, work) {
   let last = -Infinity;
   let ms = least;
@@ -125,8 +126,8 @@ export function paced(least, work) {
     waiting = null;
     last = performance.now();
     busy = busy.catch(() => {}).then(work); // the caller of that turn reports the failure
-    await busy;
-    ms = Math.max(least, Math.min(LONGEST, SHARE * (performance.now() - last)));
+    const wanted = await busy;
+    ms = Math.max(least, Number.isFinite(wanted) ? wanted : 0, Math.min(LONGEST, SHARE * (performance.now() - last)));
     return busy;
   };
   return () => (waiting ??= turn());

@@ -1,8 +1,9 @@
 // The use of a run's machines: unusual states, a panel of lines or a map for each measure, and the newest numbers.
 import { button, emptyNote, fill, make, section, table } from "./dom.js";
 import { chart, colour, colourKey, whenLookChanges } from "./chart.js";
-import { heatMap } from "./heat.js";
+import { heatMap, untilNextColumn } from "./heat.js";
 import { bytes, number } from "./format.js";
+import { tellPace } from "./ranks.js";
 import { ask, paced } from "./source.js";
 
 const MOST_LINES = 8; // if there are more ranks, their lowest, median and highest values are shown
@@ -29,8 +30,7 @@ export async function systemTab(place, { path, run }) {
 
   async function draw() {
     const [use, { findings, pace }] = await Promise.all([ask(`${path}/use`), ask(`${path}/pace`)]);
-    const said = [...(pace ? [pace.sentence] : []), ...findings];
-    fill(sentences, said.length ? said.map((each) => make("p", { class: "sentence" }, each)) : use.nodes.length ? make("p", { class: "muted small" }, "Nothing stands out on the run's machines.") : null);
+    tellPace(sentences, pace, findings, use.nodes.length ? "Nothing stands out on the run's machines." : null);
     for (const [measure, title] of Object.entries(use.measures)) {
       if (panels.has(measure)) continue;
       panels.set(measure, panelOf(path, measure, title[0].toUpperCase() + title.slice(1)));
@@ -40,8 +40,8 @@ export async function systemTab(place, { path, run }) {
     if (!panels.size) fill(grid, emptyNote(run().final ? "This run has no samples: it ended within 2 s, or its job has sampling: false." : "No sample yet: each node takes the first one after 2 s. A job with sampling: false takes none."));
     else grid.querySelector(":scope > .empty")?.remove();
     fill(newest, use.nodes.length ? section("The newest numbers", newestOf(use.nodes)) : null);
-    for (const panel of panels.values()) panel.stale = true;
-    await Promise.all([...panels.values()].filter((panel) => panel.visible).map((panel) => panel.refresh()));
+    for (const panel of panels.values()) panel.stale = performance.now() >= panel.next;
+    await Promise.all([...panels.values()].filter((panel) => panel.visible && panel.stale).map((panel) => panel.refresh()));
   }
 
   const again = paced(AGAIN, draw);
@@ -92,10 +92,11 @@ function panelOf(path, measure, title) {
   }
 
   return {
-    element, draw, stale: true, visible: false,
+    element, draw, stale: true, visible: false, next: 0,
     async refresh() {
       this.stale = false;
       ({ map } = await ask(`${path}/use`, { measure }));
+      this.next = performance.now() + untilNextColumn(map);
       draw();
     },
     resize: () => drawn?.resize(),

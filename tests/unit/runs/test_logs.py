@@ -174,6 +174,16 @@ def test_attempts_come_in_order_and_ranks_within_them(run: RunDir) -> None:
 def test_selections(run: RunDir, selection: Selection, ranks: list[int]) -> None:
     for rank in range(4):
         log(run, node=rank // 2, rank=rank)
+    odd = (
+        "nodes/0/attempt_0/rank_0.log.1",
+        "nodes/0/attempt_0/rank_x.log",
+        "nodes/0/rank_0.log",
+        "nodes/x/attempt_0/rank_0.log",
+    )
+    for name in odd:
+        path = run.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
     assert [found.rank for found in log_files(run, selection)] == ranks
 
 

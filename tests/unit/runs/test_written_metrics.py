@@ -11,9 +11,11 @@ from orchestrator.cli.render.runs import progress
 from orchestrator.errors import UsageError
 from orchestrator.operations.ranking import rank
 from orchestrator.operations.tensorboard import lay_out
+from orchestrator.runs.files import written_metrics
+from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import beat_of, beats_of
 from orchestrator.runs.files.metrics import Series, default_metric, metrics_of, names_of_series, series
-from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, has_metrics, newest_metrics
+from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, has_metrics, last_values, newest_metrics
 from orchestrator.runs.store import RunDir, append_lines, create_run
 from orchestrator.web.signatures import signatures_of
 
@@ -107,6 +109,20 @@ def test_they_are_shown_by_tensorboard_beside_what_its_tracker_was_told(run: Run
     (tmp_path / "two").mkdir()
     assert lay_out([run], tmp_path / "two") == []
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["a-222222", "a-222222.files"]
+
+
+def test_the_newest_values_of_an_unchanged_file_are_read_once(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, known = list[Path](), FileCache()
+    real = written_metrics.read_part
+    monkeypatch.setattr(written_metrics, "read_part", lambda path, *rest: reads.append(path) or real(path, *rest))
+    assert last_values(run, known) == {}
+    read(run, {"step": 1, "acc": 0.5, "train/loss": 2.0})
+    append_lines(run.path / "metrics.jsonl", ['{"kind": "train", "step": 9, "acc": 0.9}'])
+    assert [last_values(run, known) for _ in range(2)] == [{"acc": 0.9, "train/loss": 2.0}] * 2
+    assert len(reads) == 2
+    append_lines(run.path / "metrics.jsonl", ['{"kind": "train", "step": 10, "acc": 0.95}'])
+    assert last_values(run, known) == {"acc": 0.95, "train/loss": 2.0}
+    assert reads[2:] == [run.path / "metrics.jsonl"]
 
 
 def test_a_page_is_told_that_they_have_changed(run: RunDir) -> None:

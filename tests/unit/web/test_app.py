@@ -70,7 +70,7 @@ def test_a_run_with_a_broken_file_has_its_page_which_says_so(
     else:
         (run.path / name).write_text(text, errors="surrogateescape")
     browser = Browser(tmp_path)
-    for place in ("", "/files", "/ranks", "/pace", "/use", "/log"):
+    for place in ("", "/files", "/ranks", "/step_times", "/pace", "/use", "/log"):
         answer = browser.get(f"/api/runs/{run.run_id}{place}")
         assert answer.status == 200, answer.text
         if place == "":
@@ -90,7 +90,8 @@ def test_of_many_ranks_those_with_trouble_are_sent_and_the_rest_counted(tmp_path
     found = browser.get(f"/api/runs/{run.run_id}/ranks").found
     assert (len(found["ranks"]), found["ranks_left"]) == (100, 150)
     assert (found["ranks"][0]["rank"], found["ranks"][0]["state"]) == (240, "failed")
-    assert [rank["rank"] for rank in browser.get(f"/api/runs/{run.run_id}").found["ranks"]] == [240]
+    shown = browser.get(f"/api/runs/{run.run_id}").found["ranks"]
+    assert [(rank["rank"], rank["end"]) for rank in shown] == [(240, "exit code 1")]
 
 
 def test_what_a_run_has_cost_is_said_without_its_metrics_being_read_through(
@@ -104,6 +105,15 @@ def test_what_a_run_has_cost_is_said_without_its_metrics_being_read_through(
     monkeypatch.setattr(looking, "read_lines", lambda path, below=None: read.append(str(path)) or real(path, below))
     assert browser.get(f"/api/runs/{run.run_id}").status == 200
     assert [each for each in read if each.endswith("metrics.jsonl")] == []
+
+
+def test_the_folder_of_a_run_is_named_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make(tmp_path / "state", "train-abcdef")
+    browser, path = Browser(tmp_path / "state"), f"/api/runs/{run.run_id}"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert browser.get(path).found["folder"] == "~/state/runs/train-abcdef"
+    monkeypatch.setenv("HOME", f"{tmp_path}/sta")
+    assert browser.get(path).found["folder"] == str(run.path)
 
 
 def test_tags_and_notes_are_set_from_the_page(tmp_path: Path) -> None:
