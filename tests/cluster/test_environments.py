@@ -86,8 +86,8 @@ def test_what_a_node_can_not_be_given_is_named_for_each_before_anything_starts(l
     done = lab.orch("submit", job(lab, "win", windows), "--profile", lab.profile(hosts=["n1", "n2"]))
     assert done.code == 1
     for host in ("n1", "n2"):
-        assert f"{host}: requirements.txt does not fit (Python 3." in done.err, done.err
-    assert "alpha 1.0 has no wheel that fits, only alpha-1.0-cp311-cp311-win_amd64.whl" in done.err
+        assert f"{host}: requirements.txt does not fit the nodes' Python (Python 3." in done.err, done.err
+    assert "alpha 1.0 has no wheel for this Python and platform, only alpha-1.0-cp311-cp311-win_amd64.whl" in done.err
     assert not lab.control.file("n1", "/home/alice/.orch/cache/env").exists()
 
 

@@ -67,7 +67,7 @@ def test_the_doctor_and_the_queues(alice: User) -> None:
     checks = {each["what"]: each for each in alice.orch("doctor", "-p", where, "--json").json}
     assert {what: each["level"] for what, each in checks.items()} == dict.fromkeys(checks, "ok"), checks
     assert list(checks) == ["programs", "version", "queue", "pe", "qsub", "workdir"]
-    assert checks["pe"]["value"] == "each: 1 slots of each host"
+    assert checks["pe"]["value"] == "each gives 1 slots on each host"
     assert re.fullmatch(r"SGE 8\.1\.9.*", checks["version"]["value"])
     (row,) = alice.orch("nodes", "-p", where, "--json").json
     assert (row["name"], row["what"], row["nodes"], row["idle"]) == ("main", "queue", 8, 8)

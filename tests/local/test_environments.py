@@ -164,7 +164,11 @@ LOCKS = {
         1,
         "alpha 1.0: none of its files has a hash that is in the lock",
     ),
-    "only for Windows": ("win==1.0\n", 1, "win 1.0 has no wheel that fits, only win-1.0-cp311-cp311-win_amd64.whl"),
+    "only for Windows": (
+        "win==1.0\n",
+        1,
+        "win 1.0 has no wheel for this Python and platform, only win-1.0-cp311-cp311-win_amd64.whl",
+    ),
 }
 
 

@@ -142,7 +142,7 @@ def test_a_full_disk_does_not_keep_a_run_from_being_cancelled(orch: Orch, projec
     done = runner("cancel", run.run_id, *(["--now"] if now else []))
     assert marked(run.run_id) == []
     if done.code != 0:  # the agent's last words took the room that its end gave
-        assert "that could not be recorded" in done.err
+        assert "the end could not be recorded" in done.err
     assert [event["cancelled"] for event in runner.events(run, "signal")] == [True]
     (small_disk / "filler").unlink()
     assert runner("cancel", run.run_id).code == 0

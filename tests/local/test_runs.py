@@ -271,7 +271,7 @@ def test_inputs_are_placed_once(orch: Orch, project) -> None:
     wrong = f"job.inputs=[{{name: DATA, source: {folder / 'data.bin'}, sha256: '{'0' * 64}'}}]"
     done = orch("submit", str(folder / "job.yaml"), "-p", str(folder / "place.yaml"), "-f", "--set", wrong)
     assert done.code == 100
-    assert "the job asks for 0000" in done.err
+    assert "but the job requires 0000" in done.err
 
 
 def test_rm_keeps_what_is_live(orch: Orch, project) -> None:

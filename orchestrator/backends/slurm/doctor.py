@@ -182,7 +182,7 @@ def _looked(site: Site, launch: LaunchPlan, out: str, words: Sequence[str]) -> s
 def _job(site: Site, number: str) -> Job | None:
     snapshot = site.queue(fresh=True)
     if snapshot.jobs is None:
-        raise BackendError(f"Slurm can't be queried: {snapshot.problem}", transient=True)
+        raise BackendError(f"Slurm can't be asked: {snapshot.problem}", transient=True)
     return snapshot.jobs.get(number)
 
 

@@ -54,7 +54,7 @@ def partitions(site: Site) -> list[Partition]:
     answer = site.call("sinfo", "-h", "-o", SINFO_FORMAT)
     if answer.code != 0:
         raise BackendError(
-            f"Slurm can't be queried: {first_line(answer.err)}",
+            f"Slurm can't be asked: {first_line(answer.err)}",
             "check whether Slurm's controller is up: scontrol ping",
             transient=True,
         )

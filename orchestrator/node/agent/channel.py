@@ -59,15 +59,15 @@ class Channel:
         except OSError:  # also "no route to host", which is no ConnectionError
             return None
         except ValueError as error:
-            raise ChannelError(f"the peer sent a line of more than {MAX_LINE} bytes") from error
+            raise ChannelError(f"a line of more than {MAX_LINE} bytes") from error
         if not line.endswith(b"\n"):
             return None
         try:
             message = parse_json(line)
         except ValueError as error:
-            raise ChannelError("the peer sent a line that is not JSON") from error
+            raise ChannelError("a line that is not JSON") from error
         if not isinstance(message, dict):
-            raise ChannelError("the peer sent a line that is not a JSON object")
+            raise ChannelError("a line that is not a JSON object")
         return message
 
     async def answer(self, seconds: float) -> Message:

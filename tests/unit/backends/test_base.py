@@ -58,7 +58,7 @@ def test_a_profile_without_machines_has_nothing_to_ask() -> None:
         backend_of(LOCAL).holdings(LOCAL)
     with pytest.raises(UsageError, match="gc --profile needs an ssh profile") as refused:
         backend_of(LOCAL).collect_garbage(LOCAL, lambda *_: Ruling(True, ""), dry_run=False)
-    assert refused.value.hint == "this one is of kind local: leave --profile out"
+    assert refused.value.hint == "this profile is of kind local: leave --profile out"
 
 
 def test_a_profile_without_a_scheduler_has_nobody_to_take_its_script(tmp_path: Path) -> None:

@@ -136,8 +136,8 @@ def test_what_is_nearly_right_is_recognized(orch: Orch, job: str, profile: str, 
 def test_a_time_without_a_unit_is_answered_with_what_it_means(orch: Orch) -> None:
     Path("p.yaml").write_text("kind: slurm\ntime: 60\n")
     submit = ("submit", "train.yaml", "-p", "./p.yaml", "--dry-run")
-    assert "note: p.yaml:2:7: time: 60 is 60 seconds; write 60m for minutes" in orch(*submit).err
-    assert "--set profile.time=90: time: 90 is 90 seconds" in orch(*submit, "--set", "profile.time=90").err
+    assert "note: p.yaml:2:7: `time: 60` means 60 seconds; write 60m for minutes" in orch(*submit).err
+    assert "--set profile.time=90: `time: 90` means 90 seconds" in orch(*submit, "--set", "profile.time=90").err
     assert "mem: 16 is 16 bytes, so orch requests 1 MiB; write 16G" in orch(*submit, "--set", "profile.mem=16").err
     assert "bytes" not in orch(*submit, "--set", "profile.mem=16G").err
     assert "bytes" not in orch(*submit, "--set", "profile.mem=2000000").err

@@ -475,7 +475,7 @@ def test_a_run_that_another_machine_looks_after_is_named_with_the_way_there(orch
     folder = state_root() / "elsewhere"
     folder.mkdir(parents=True)
     (folder / "r-111111.json").write_text(json.dumps(way))
-    assert "as in: ssh -p 2222 me@gate orch pull r-111111\n" in orch("pull", "r-1").err
+    assert "for example: ssh -p 2222 me@gate orch pull r-111111\n" in orch("pull", "r-1").err
 
 
 def test_runs_that_ended_by_themselves_are_not_counted_as_cancelled() -> None:

@@ -59,8 +59,8 @@ def test_each_package_without_a_wheel_is_named(here: Interpreter) -> None:
     )
     with pytest.raises(NoChoiceError) as refused:
         chosen(here, text)
-    assert "one 1.0 has no wheel that fits, only one-1.0-cp312" in str(refused.value)
-    assert "two 1.0 has no wheel that fits, only two-1.0-cp311" in str(refused.value)
+    assert "one 1.0 has no wheel for this Python and platform, only one-1.0-cp312" in str(refused.value)
+    assert "two 1.0 has no wheel for this Python and platform, only two-1.0-cp311" in str(refused.value)
 
 
 def test_no_other_file_is_taken_than_the_hashes_allow(here: Interpreter) -> None:

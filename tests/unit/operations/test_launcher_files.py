@@ -188,7 +188,7 @@ def test_gpus_of_this_machine(tmp_path: Path) -> None:
         ("n1 slots=1\n", "-i n1 -e n1", "not both"),
         ("n1 slots=1\n", "-i n1:x", "can't be read"),
         ("", "-i n1", "names no GPUs, and there is no hostfile"),
-        ("x" * ((1 << 20) + 1), "", "it has more than 1 MiB"),
+        ("x" * ((1 << 20) + 1), "", "the file is larger than 1 MiB"),
     ],
 )
 def test_hosts_that_can_not_be_read_are_refused(tmp_path: Path, text: str, options: str, message: str) -> None:

@@ -19,7 +19,7 @@ from tests.events import culprit
         ("the module timm is missing on all 3 machines (a, b, c); python there: /x", "orch doctor -p PROFILE"),
         (
             "node 1 (b): it has no network interface eth9, which the profile names; its interfaces: lo",
-            "leave interface",
+            "leave `interface`",
         ),
         (
             "the agent of node 0 (a) vanished without a word: killed, or its machine went down",

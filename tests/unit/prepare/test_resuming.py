@@ -70,9 +70,9 @@ def test_a_training_loads_its_own_format_beside_others(project: Path) -> None:
 @pytest.mark.parametrize(
     ("resume", "words"),
     [
-        ("ckpt.pt", "ckpt.pt (a file of weights): its path"),
-        ("out", "out/checkpoint-300 of step 300 (the format of Hugging Face's Trainer): its path"),
-        ("own", "own/step_00000300 of step 300 (orch's own format): its path"),
+        ("ckpt.pt", "ckpt.pt (a file of weights); its path"),
+        ("out", "out/checkpoint-300 of step 300 (the format of Hugging Face's Trainer); its path"),
+        ("own", "own/step_00000300 of step 300 (orch's own format); its path"),
     ],
 )
 def test_a_script_has_to_load_what_it_is_passed(project: Path, resume: str, words: str) -> None:

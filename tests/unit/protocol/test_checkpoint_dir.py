@@ -152,7 +152,7 @@ def test_what_the_disk_withholds_is_unreadable_rather_than_damaged(tmp_path: Pat
     (path / MANIFEST).mkdir()
     found = check(path, verify=False)
     assert found.state is CheckpointState.UNREADABLE
-    assert found.reason == "it can't be read: Is a directory"
+    assert found.reason == "the checkpoint can't be read: Is a directory"
 
 
 def test_only_a_full_look_finds_a_flipped_bit(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_equal_values_have_one_hash() -> None:
     [((), {}, "width"), ((1,), {"depth": 2}, "depth"), ((1, {}, 3, "x"), {}, "'x'"), ((), {"deep": 1}, "width, deep")],
 )
 def test_a_field_that_is_missing_unknown_or_too_many_is_named(first: tuple, values: dict, wrong: str) -> None:
-    with pytest.raises(TypeError, match=f"^Box: missing, unknown or too many: {wrong}$"):
+    with pytest.raises(TypeError, match=f"^Box: fields are missing, unknown or too many: {wrong}$"):
         Box(*first, **values)
 
 

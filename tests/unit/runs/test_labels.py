@@ -52,7 +52,7 @@ def test_there_is_a_limit_of_tags_and_of_a_note(run: RunDir) -> None:
     with pytest.raises(UsageError, match=f"at most {MOST_TAGS} tags"):
         change_tags(run, ["more"])
     for text in ("x" * (MOST_OF_A_NOTE + 1), "a\x1b[2J", "\udcff"):
-        with pytest.raises(UsageError, match="can't be a note"):
+        with pytest.raises(UsageError, match="the note is not valid"):
             set_note(run, text)
 
 

@@ -316,7 +316,7 @@ def test_a_missing_or_wrong_hidden_url_is_refused_at_submit() -> None:
     with pytest.raises(UsageError, match="HOOK, which is not set in this shell"):
         hidden_values(notify_entries(job), {})
     for value in ("ftp://x", "file:///etc/passwd", "http://a b", "x"):
-        with pytest.raises(UsageError, match="no http or https address") as caught:
+        with pytest.raises(UsageError, match="not an http or https address") as caught:
             hidden_values(notify_entries(job), {"HOOK": value})
         assert value not in caught.value.message
 

@@ -125,7 +125,7 @@ def test_what_can_not_be_handed_over_is_said(tmp_path: Path) -> None:
         exports.accelerate_config(planned(tmp_path, 2), 2, 1)
     with pytest.raises(UsageError, match="have not started yet"):
         exports.torchrun_commands(planned(tmp_path, "auto"), 1)
-    with pytest.raises(UsageError, match="runs a command"):
+    with pytest.raises(UsageError, match="runs a `command`"):
         exports.torchrun_commands(planned(tmp_path, 2, script=None, command=["ls"]), 1)
     (tmp_path / "plan.json").unlink()
     with pytest.raises(UsageError, match="has no plan"):

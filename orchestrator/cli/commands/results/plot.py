@@ -49,7 +49,7 @@ def plot(words: tuple[str, ...], metric: str | None, plain: bool, as_json: bool)
         near = difflib.get_close_matches(metric, there, n=1)
         meant = f"did you mean {near[0]}? " if near else ""
         none = f"none of them has written a metric yet; {HOW_TO_WRITE}"
-        hint = f"{meant}available: {', '.join(there)}" if there else none
+        hint = f"{meant}they have: {', '.join(there)}" if there else none
         raise UsageError(f"none of these runs has a metric '{metric}'", hint)
     if as_json:
         print_json([{"run_id": curve.name, "metric": metric, "points": curve.points} for curve in curves])

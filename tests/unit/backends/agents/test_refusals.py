@@ -88,7 +88,12 @@ def test_all_machines_that_are_out_of_reach_are_named(lab: Lab) -> None:
     ("hello", "fields", "said", "hint"),
     [
         ({}, {"backend": "nccl"}, "n2: it has 0 GPUs for 1 rank with nccl", "set `backend: gloo`"),
-        ({}, {"resources": {"gpus": 2}}, "n2: it has 0 GPUs, and the job asks for 2", "see resources.gpus of the job"),
+        (
+            {},
+            {"resources": {"gpus": 2}},
+            "n2: it has 0 GPUs, and the job asks for 2",
+            "change `resources.gpus` in the job",
+        ),
         ({"free": 1 << 20}, {}, "n2: /home/me/.orch has only 1.0 MiB left", "make room on that disk"),
         ({"lacks_tls": "its Python has no ssl"}, {}, "n2: its Python has no ssl, by which nodes", "OpenSSL 1.1.1"),
     ],

@@ -68,7 +68,7 @@ def test_the_queues_of_a_cluster(cluster: None) -> None:
         ({"nodes": 1, "ncpus": 8, "ngpus": 4}, "hosts", "fail", "0 of 3 hosts have ncpus 8, ngpus 4"),
         ({"nodes": 1, "mem": "8G"}, "hosts", "fail", "0 of 3 hosts have ncpus 1, mem 8192mb"),
         ({"queue": "nope"}, "queue", "fail", "there is no queue nope"),
-        ({"queue": "shut"}, "queue", "fail", "shut takes no jobs now"),
+        ({"queue": "shut"}, "queue", "fail", "queue shut accepts no jobs now"),
         ({"queue": "held"}, "queue", "warn", "queue held starts no jobs now, so jobs wait"),
         ({"time": "48h"}, "queue", "fail", "workq gives 1440 min, the profile asks for 2880"),
         ({}, "server", "ok", "vbox: Active"),

@@ -67,8 +67,8 @@ def test_a_queue(wanted: str | None, level: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "slots", "control", "nodes", "each", "level", "words"),
     [
-        ("4", "999", "TRUE", 3, 4, "ok", "mpi: 4 slots of each host"),
-        ("1", "999", "TRUE", 3, 1, "ok", "mpi: 1 slots of each host"),
+        ("4", "999", "TRUE", 3, 4, "ok", "mpi gives 4 slots on each host"),
+        ("1", "999", "TRUE", 3, 1, "ok", "mpi gives 1 slots on each host"),
         ("$pe_slots", "999", "FALSE", 1, 8, "ok", "mpi gives all slots on one host"),
         ("$pe_slots", "999", "TRUE", 3, 4, "fail", "mpi has allocation_rule $pe_slots"),
         ("2", "999", "TRUE", 3, 4, "fail", "mpi has allocation_rule 2"),

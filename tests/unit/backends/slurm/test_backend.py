@@ -433,7 +433,7 @@ def test_the_run_directory_lies_where_the_profile_says(tmp_path: Path) -> None:
     there = backend.place(run, "~/orch", None)
     assert there.run_dir == str(Path.home() / "orch" / "runs" / "r-abc234")
     assert there.agent_python == sys.executable
-    with pytest.raises(UsageError, match="workdir is 'orch'"):
+    with pytest.raises(UsageError, match="workdir must be an absolute path, and it is 'orch'"):
         backend.place(run, "orch", None)
 
 

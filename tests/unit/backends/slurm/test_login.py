@@ -58,7 +58,7 @@ def test_its_folder_is_the_login_nodes(run: RunDir) -> None:
     place = through_login().place(run, None, None)
     assert (place.run_dir, place.agent_python) == ("~/.orch/runs/r-abc234", "python3")
     assert through_login().place(run, "/shared/me", "/env/python").agent_python == "/env/python"
-    with pytest.raises(UsageError, match="workdir is 'orch'"):
+    with pytest.raises(UsageError, match="workdir must be an absolute path, and it is 'orch'"):
         through_login().place(run, "orch", None)
 
 
@@ -108,7 +108,7 @@ def test_programs_are_run_with_their_input_and_their_answer() -> None:
     assert told == ({"code": 3, "err": "no\n"}, b"")
     late = {"argv": [sys.executable, "-c", "input()"], **PLAIN, "patience": 0.05}
     assert run_program.run_program({**late, "argv": ["sleep", "30"]}, b"")[0]["code"] is None
-    with pytest.raises(RefusedError, match="there is no sbetch here"):
+    with pytest.raises(RefusedError, match="there is no sbetch on this host"):
         run_program.run_program({"argv": ["sbetch"], **PLAIN}, b"")
 
 
@@ -247,7 +247,7 @@ def test_a_node_that_does_not_see_the_folder_is_named(tmp_path: Path, monkeypatc
 
 def test_a_job_without_the_gpus_that_were_asked_for_is_told() -> None:
     none = json.dumps({"said": {"gpus": []}, "tried": {}})
-    assert gpus_there([none], 4)["gpus"][:2] == ("fail", "the job has none of the 4 that the profile asks for")
+    assert gpus_there([none], 4)["gpus"][:2] == ("fail", "the job got none of the 4 that the profile requests")
     assert gpus_there([none], None) == gpus_there([], 4) == {}
 
 

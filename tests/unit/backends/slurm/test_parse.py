@@ -238,8 +238,8 @@ PROFILE = SlurmSettings("p", nodes=3, partition="gpu", account="lab", gres="gpu:
     [
         ("Invalid partition name specified", "Slurm has no partition 'gpu'", "sinfo"),
         ("Invalid account or account/partition combination specified", "Slurm has no account 'lab'", "sacctmgr"),
-        ("Requested time limit is invalid (missing or exceeds some limit)", "the time limit of 60 min", "time:"),
-        ("Node count specification invalid", "Slurm can't give 3 nodes here", "nodes:"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "the time limit of 60 min", "`time`"),
+        ("Node count specification invalid", "Slurm can't give the job 3 nodes", "`nodes`"),
         (
             "Requested node configuration is not available",
             "with the resources that the profile requests (gres gpu:4, cpus_",

@@ -179,7 +179,10 @@ def test_every_message_has_a_handler() -> None:
 def test_a_damaged_report_is_its_nodes_trouble() -> None:
     report = read_report({"kind": "exit", "attempt": 0, "rank": -1})
     assert isinstance(report, Trouble)
-    assert report.reason == "the report 'exit' is not understood: rank: it is not between 0 and 1.67772e+07"
+    assert (
+        report.reason
+        == "the report 'exit' is not understood: rank: the value, or its length, is not between 0 and 1.67772e+07"
+    )
     assert read_report({"kind": "of a later version"}) is None
 
 

@@ -73,7 +73,7 @@ def test_a_file_is_placed_by_its_content(tmp_path: Path) -> None:
 
 def test_a_wrong_hash_is_refused_and_leaves_nothing(tmp_path: Path, server: Server) -> None:
     wrong = "0" * 64
-    with pytest.raises(InputError, match=f"has sha256 {SHA}, the job asks for {wrong}"):
+    with pytest.raises(InputError, match=f"has sha256 {SHA}, but the job requires {wrong}"):
         place(Input("data", f"{server.url}/data", wrong), str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == [f"{wrong}.lock"]
 
