@@ -132,7 +132,7 @@ def _without_file(document: Pylock, interpreter: Interpreter, lock: Lock) -> Ite
         ):
             names = ", ".join(wheel.filename for wheel in package.wheels[:2])
             more = f", and {len(package.wheels) - 2} others" if len(package.wheels) > 2 else ""
-            yield f"{package.name} {package.version} has no wheel that fits, only {names}{more}"
+            yield f"{package.name} {package.version} has no wheel for this Python and platform, only {names}{more}"
 
 
 def _fits(name: str, tags: set[Any]) -> bool:

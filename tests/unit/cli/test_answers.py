@@ -138,7 +138,7 @@ def test_a_time_without_a_unit_is_answered_with_what_it_means(orch: Orch) -> Non
     submit = ("submit", "train.yaml", "-p", "./p.yaml", "--dry-run")
     assert "note: p.yaml:2:7: `time: 60` means 60 seconds; write 60m for minutes" in orch(*submit).err
     assert "--set profile.time=90: `time: 90` means 90 seconds" in orch(*submit, "--set", "profile.time=90").err
-    assert "mem: 16 is 16 bytes, so orch requests 1 MiB; write 16G" in orch(*submit, "--set", "profile.mem=16").err
+    assert "`mem: 16` means 16 bytes, so orch requests 1 MiB; write 16G" in orch(*submit, "--set", "profile.mem=16").err
     assert "bytes" not in orch(*submit, "--set", "profile.mem=16G").err
     assert "bytes" not in orch(*submit, "--set", "profile.mem=2000000").err
     for time in ("60m", "60s", "3600", "1:00:00"):
