@@ -14,26 +14,26 @@ from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import RunDir
 
 
-@pytest.mark.parametrize(
-    ("selection", "problem"),
-    [
-        (Selection(), ""),
-        (Selection(rank=3), ""),
-        (Selection(rank=4), "no rank 4: the run has ranks 0-3"),
-        (Selection(node=1), ""),
-        (Selection(node=2), "no node 2: the run has nodes 0-1"),
-        (Selection(rank=4, node=1), "no rank 4: the run has ranks 0-3"),
-    ],
-)
-def test_a_rank_or_node_that_the_run_does_not_have_is_refused(
-    monkeypatch: pytest.MonkeyPatch, selection: Selection, problem: str
-) -> None:
+@pytest.fixture(autouse=True)
+def _state(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = tuple(NodeState(node, f"n{node}", NodeStatus.RUNNING) for node in range(2))
     state = RunState("r-222222", "r", "p", 1.0, RunStatus.RUNNING, world_size=4, nodes=nodes)
     monkeypatch.setattr(logs, "state_of", lambda _: state)
-    try:
+
+
+@pytest.mark.parametrize(
+    ("selection", "problem"),
+    [
+        (Selection(rank=4), "no rank 4: the run has ranks 0-3"),
+        (Selection(rank=4, node=1), "no rank 4: the run has ranks 0-3"),
+        (Selection(node=2), "no node 2: the run has nodes 0-1"),
+    ],
+)
+def test_a_rank_or_node_that_the_run_does_not_have_is_refused(selection: Selection, problem: str) -> None:
+    with pytest.raises(OrchError, match=f"^{problem}$"):
         logs.check(RunDir(Path("/r-222222")), selection)
-    except OrchError as error:
-        assert error.message == problem
-    else:
-        assert problem == ""
+
+
+@pytest.mark.parametrize("selection", [Selection(), Selection(rank=3), Selection(node=1), Selection(rank=3, node=1)])
+def test_the_last_rank_and_node_are_taken(selection: Selection) -> None:
+    logs.check(RunDir(Path("/r-222222")), selection)
