@@ -237,6 +237,7 @@ def test_a_job_says_which_format_counts_and_where(tmp_path: Path) -> None:
     assert names("lightning") == names("auto", "*.ckpt") == [of_lightning]
     assert names("deepspeed") == names("hf", "*.ckpt") == []
     assert names("files", "state_*.tar") == ["state_400.tar"]
+    assert names("auto", "state_*.tar") == []
     assert names("files", "mine_*/") == ["mine_5"]
 
 

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from orchestrator.protocol.terminal_lines import lines_of
 from orchestrator.runs.files import logs
-from orchestrator.runs.files.logs import Selection, Tail, beat_of, last_line, log_files, offset_of_last, result_of
+from orchestrator.runs.files.logs import (
+    Selection,
+    Tail,
+    beat_of,
+    last_line,
+    launchers_instead,
+    log_files,
+    offset_of_last,
+    result_of,
+)
 from orchestrator.runs.store import RunDir
 
 PIECES = [
@@ -185,6 +194,20 @@ def test_selections(run: RunDir, selection: Selection, ranks: list[int]) -> None
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert [found.rank for found in log_files(run, selection)] == ranks
+
+
+def test_the_launchers_logs_stand_in_while_no_rank_has_a_log(run: RunDir) -> None:
+    assert launchers_instead(run, Selection()) is None
+    for node, text in enumerate(("a\n", "b\n", "")):
+        run.node(node).mkdir(parents=True)
+        (run.node(node) / "launcher.log").write_text(text)
+    for selection, nodes in ((Selection(), [0, 1]), (Selection(node=1), [1])):
+        instead = launchers_instead(run, selection)
+        assert instead is not None
+        assert [found.node for found in log_files(run, instead)] == nodes
+    assert launchers_instead(run, Selection(node=2)) is None
+    log(run, rank=3)
+    assert launchers_instead(run, Selection()) is None
 
 
 def test_tail_counts_for_each_log(run: RunDir) -> None:

@@ -243,6 +243,26 @@ def test_what_a_webhook_answers(answer: int, receiver: Receiver, tmp_path: Path)
     assert len(receiver.got) == 1
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what apprise's plug-ins import
+@pytest.mark.parametrize(
+    ("answer", "more", "problem"),
+    [
+        (200, "", None),
+        (200, " nothing://canary", "apprise could not send it to all of its URLs"),
+        (500, "", "apprise could not send it to all of its URLs"),
+    ],
+)
+def test_a_message_by_apprise_that_one_of_its_urls_has_not_got_is_a_failure(
+    answer: int, more: str, problem: str | None, receiver: Receiver, tmp_path: Path
+) -> None:
+    receiver.answer = answer
+    urls = f"{receiver.url.replace('http', 'json')}{more}"
+    run = made(tmp_path, entries({"apprise_env": "CHANNELS"}), hidden={"CHANNELS": urls})
+    send_all(tmp_path)
+    assert [message["title"] for _, _, message in receiver.got] == ["job-abc failed"]
+    assert delivered(run)[0].get("problem") == problem
+
+
 def test_a_slow_webhook_is_left_after_the_time_out(receiver: Receiver, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(notifications, "TIMEOUT", 0.2)
     receiver.may_answer.clear()  # until the test is over

@@ -57,6 +57,17 @@ def test_a_tracker_out_of_reach_keeps_no_other_waiting_and_no_supervisor_for_eve
     assert outbox_of(run).has_work()
 
 
+def test_a_receiver_that_fails_is_tried_less_and_less_often(run: RunDir) -> None:
+    box, delays = outbox_of(run), list[float]()
+    for _ in range(5):
+        pass_over(box)
+        failing, working = (box.deliveries[run.run_id][name] for name in ("mlflow", "tensorboard"))
+        delays.append(failing.delay)
+        assert working.delay == 1
+        failing.next_try = 0
+    assert delays == [2, 4, 8, 10, 10]
+
+
 def test_when_all_was_told_nothing_hidden_stays(run: RunDir) -> None:
     box = outbox_of(run)
     end(run)

@@ -17,6 +17,8 @@ from orchestrator.node.agent.batch import (
     forbidden_start,
     history_of,
     placed,
+    recorded,
+    run_in_job,
     wants_another,
     word_path,
 )
@@ -208,6 +210,15 @@ def test_a_start_that_retry_does_not_allow_ends_at_once(tmp_path: Path) -> None:
     assert forbidden_start(none, asked, "Slurm") == ""
     (tmp_path / "cancel.json").write_text("{}")
     assert forbidden_start(none, by_itself, "Slurm") == ""
+
+
+def test_a_start_that_retry_does_not_allow_is_recorded_before_it_ends(tmp_path: Path) -> None:
+    folder = tmp_path / "nodes" / "0"
+    folder.mkdir(parents=True)
+    (folder / "task.json").write_text(json.dumps(task(run_dir=str(tmp_path), retry={"preempted": 0}).to_json()))
+    assert run_in_job(str(tmp_path), lambda: at("n[4-6]", start=1)) == 1
+    kinds = [each.kind for each in recorded(str(tmp_path), 0)]
+    assert kinds == ["slurm_job", "starting_again", "agent_started", "gave_up", "agent_ended"]
 
 
 def test_history_is_node_0s_up_to_this_start(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from orchestrator.node.agent import ranks as module
 from orchestrator.node.agent.ranks import Ranks
-from orchestrator.node.system.event_log import EventLog
+from orchestrator.node.system.event_log import EventLog, events_in
+from orchestrator.protocol.events import InContainer, of
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.messages import (
     Imported,
@@ -105,3 +106,23 @@ def test_a_launcher_that_a_real_time_signal_has_killed_is_named(tmp_path: Path) 
     told: list[Report] = []
     asyncio.run(ranks_of(tmp_path, told).report(LauncherGone(-41)))
     assert [each.reason for each in told if isinstance(each, Trouble)] == ["the launcher was killed by signal 41"]
+
+
+def test_ranks_whose_launcher_has_ended_are_no_success(tmp_path: Path) -> None:
+    told: list[Report] = []
+    ranks = ranks_of(tmp_path, told)
+    ranks.running = {0, 1}
+    asyncio.run(ranks.report(LauncherGone(0)))
+    ends = [(each.rank, each.code, each.signal) for each in told if isinstance(each, RankEnded)]
+    assert ends == [(0, None, "SIGKILL"), (1, None, "SIGKILL")]
+
+
+def test_the_container_of_a_launcher_is_recorded(tmp_path: Path) -> None:
+    told: list[Report] = []
+    (tmp_path / "cid").write_text("7c5e\n")
+    ranks = ranks_of(tmp_path, told)
+    ranks.launcher.container = {"runtime": "podman", "image": "torch:2", "cidfile": str(tmp_path / "cid")}
+    asyncio.run(ranks.report(Imported(0)))
+    found = of(events_in(f"{ranks.node_dir}/events.jsonl"), InContainer)
+    assert [(each.runtime, each.image, each.id) for each in found] == [("podman", "torch:2", "7c5e")]
+    assert told == []
