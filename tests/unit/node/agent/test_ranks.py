@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from orchestrator.node.agent import ranks as module
 from orchestrator.node.agent.ranks import Ranks
 from orchestrator.node.system.event_log import EventLog
+from orchestrator.node.system.host import network_here
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.messages import (
     Imported,
@@ -105,3 +107,17 @@ def test_a_launcher_that_a_real_time_signal_has_killed_is_named(tmp_path: Path) 
     told: list[Report] = []
     asyncio.run(ranks_of(tmp_path, told).report(LauncherGone(-41)))
     assert [each.reason for each in told if isinstance(each, Trouble)] == ["the launcher was killed by signal 41"]
+
+
+@pytest.mark.parametrize(
+    ("nnodes", "network", "is_trouble"), [(2, "another", True), (2, None, False), (1, "another", False)]
+)
+def test_a_container_in_another_network_is_trouble_if_other_nodes_must_reach_it(
+    tmp_path: Path, nnodes: int, network: str | None, is_trouble: bool
+) -> None:
+    told: list[Report] = []
+    ranks = ranks_of(tmp_path, told)
+    ranks.task = replace(ranks.task, nnodes=nnodes)
+    ranks.launcher.container = {"runtime": "podman", "cidfile": ""}
+    asyncio.run(ranks.report(Imported(0, network=network or network_here())))
+    assert [type(each) for each in told] == [Trouble] * is_trouble
