@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.agent import ranks as module
-from orchestrator.node.agent.ranks import Ranks
+from orchestrator.node.agent.ranks import Ranks, resolve_launcher
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.host import network_here
 from orchestrator.protocol.layout import node_folder
@@ -121,3 +121,20 @@ def test_a_container_in_another_network_is_trouble_if_other_nodes_must_reach_it(
     ranks.launcher.container = {"runtime": "podman", "cidfile": ""}
     asyncio.run(ranks.report(Imported(0, network=network or network_here())))
     assert [type(each) for each in told] == [Trouble] * is_trouble
+
+
+@pytest.mark.parametrize(
+    ("launcher", "kind", "has_gpus", "chosen"),
+    [
+        ("fork", "script", True, "fork"),
+        ("auto", "script", False, "fork"),
+        ("auto", "script", True, "exec"),
+        ("auto", "command", False, "exec"),
+    ],
+)
+def test_the_launcher_that_the_job_leaves_open_is_chosen_by_the_node_and_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str, kind: str, has_gpus: bool, chosen: str
+) -> None:
+    monkeypatch.setattr(module, "gpus", lambda: ["0"] if has_gpus else [])
+    task = replace(ranks_of(tmp_path, []).task, launcher=launcher, program=Program(kind, "x"))
+    assert resolve_launcher(task) == chosen
