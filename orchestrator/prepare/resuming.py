@@ -16,7 +16,7 @@ from orchestrator.protocol.checkpoints.search import Saved, at
 if TYPE_CHECKING:
     from orchestrator.specs.job import Job
 
-_NAMES = {
+NAMES = {
     Format.ORCH: "orch's own format",
     Format.HF: "the format of Hugging Face's Trainer",
     Format.LIGHTNING: "the format of Lightning",
@@ -24,6 +24,7 @@ _NAMES = {
     Format.DEEPSPEED: "the format of DeepSpeed",
     Format.FILES: "a file of weights",
 }
+"""The formats as messages name them."""
 
 
 def given_to(job: Job, code_dir: Path) -> Saved | None:
@@ -42,7 +43,7 @@ def check_format(job: Job, code_dir: Path) -> None:
     """Raise UsageError, with the checkpoint's path and format, if the job can't load its checkpoint."""
     if (given := given_to(job, code_dir)) is None:
         return
-    what = f"{given.path} is {_NAMES[given.format]}"
+    what = f"{given.path} is {NAMES[given.format]}"
     if job.training is not None and given.format is not Format.ORCH:
         raise UsageError(
             f"this job can't be resumed from that checkpoint: {what}, and `training:` loads orch's own format only",
@@ -60,7 +61,7 @@ def note_on_resume(job: Job, code_dir: Path) -> str:
     if (given := given_to(job, code_dir)) is None:
         return ""
     step = f" of step {given.step}" if given.is_counted else ""
-    what = f"note: the run resumes from {given.path}{step} ({_NAMES[given.format]})"
+    what = f"note: the run resumes from {given.path}{step} ({NAMES[given.format]})"
     if job.training is not None:
         return f"{what}, which the training loads"
     library = ", for example by run.resume()" if given.format is Format.ORCH else ""

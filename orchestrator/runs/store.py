@@ -496,6 +496,8 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
                 )
             return runs[0]
         raise RunNotFoundError("there are no runs yet", "start one: orch submit JOB --profile PROFILE")
+    if not reference.startswith(".") and "/" not in reference and os.path.exists(f"{root}/runs/{reference}/run.json"):
+        return RunDir(root / "runs" / reference)  # a whole id needs no look at all runs
     names = names_in(root / "runs")
     matches = [name for name in names if name == reference] or [name for name in names if name.startswith(reference)]
     sweeps = {sweep_of(name) for name in matches}

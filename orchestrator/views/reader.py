@@ -122,12 +122,13 @@ class Reader:
             steps = self._step_times.setdefault(run.run_id, StepTimes())
             if not state.is_final and all_ranks:
                 steps.look(state.attempt, beats)
-            row, last = self._row(run, state, beats.get(0)), last_line(run, state.attempt)
+            last = last_line(run, state.attempt)
             sampled = self._sampled(run).look() if all_ranks and not state.is_final else ()
             try:
                 events = self.events(run)
             except StoreError:  # the run's state contains the error
                 events = ()
+            row = self._row(run, state, beats.get(0), events or None)
             return run_view(
                 state, row, str(run.path), events, self._clock(), beats=beats,
                 step_times={} if state.is_final else step_times_of(sampled) | steps.newest,
@@ -248,21 +249,23 @@ class Reader:
     def _state(self, run: RunDir) -> RunState:
         return state_or_why_not(run, self._cache(run))
 
-    def _row(self, run: RunDir, state: RunState, beat: Mapping[str, Any] | None = None) -> RunRow:
+    def _row(
+        self, run: RunDir, state: RunState, beat: Mapping[str, Any] | None = None, events: Sequence[Event] | None = None
+    ) -> RunRow:
         last = ""
         if not state.is_final:
             beat = beat or beat_of(run, state.attempt)
             last = "" if beat else last_line(run, state.attempt)
-        facts = self._facts(run, beat) if self._has_facts else ()
+        facts = self._facts(run, beat, events) if self._has_facts else ()
         row = row_of(state, self._note(state, beat, self._clock(), last), labels_of(run), facts)
         if state.is_final and run.ending() is not None:  # the run's row will not change any more
             self._ended[run.run_id] = row
             self._known.pop(run.run_id, None)
         return row
 
-    def _facts(self, run: RunDir, beat: Mapping[str, Any] | None) -> Facts:
+    def _facts(self, run: RunDir, beat: Mapping[str, Any] | None, events: Sequence[Event] | None) -> Facts:
         try:
-            events = run.events(self._cache(run))
+            events = run.events(self._cache(run)) if events is None else events
             record, result = run.record(), result_of(run)
         except StoreError:  # the run's state contains the error
             return ()

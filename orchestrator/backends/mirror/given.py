@@ -134,5 +134,5 @@ def give(session: Machine, run: RunDir, given: Given) -> None:
         if Path(saved.path).is_dir():
             fast.call("put_in_place", source=partial, target=given.target)
         for path in files:
-            if "/" not in path:  # a checkpoint of one file, or DeepSpeed's `latest`
+            if "/" not in path:  # a checkpoint of one file, or a tracker beside the checkpoint
                 give_file(fast, above / path, f"{folder}/{path}")

@@ -29,6 +29,11 @@ from orchestrator.protocol.reading import read_object, read_part
 from orchestrator.protocol.str_enum import StrEnum
 
 STATE_OF_TRAINER = "trainer_state.json"
+_OF_DEEPSPEED, _OF_MEGATRON = "latest", "latest_checkpointed_iteration.txt"
+TRACKERS = (_OF_DEEPSPEED, _OF_MEGATRON)
+"""Files beside the folders of checkpoints that name the newest checkpoint. The framework writes such a file last, and
+does not find the checkpoint without it.
+"""
 MAX_TEXT = 64 << 20  # bytes; enough for a JSON file with an entry for each step
 
 _HF_NAME = re.compile(r"checkpoint-\d+")
@@ -123,8 +128,18 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
         inside = sorted({os.path.dirname(name) for name in weights})
         return _has_all_parts(folder, sizes) or any(_is_finished(f"{folder}/{name}") for name in inside if name)
     if kind is Format.FILES:
-        return _has_all_shards(folder, sizes) and (not _MEGATRON_NAME.fullmatch(name) or _is_tracked(folder))
+        return _has_all_shards(folder, sizes) and (not tracker_of(folder, kind) or _is_tracked(folder))
     return _has_all_parts(folder, sizes)
+
+
+def tracker_of(folder: str, kind: Format) -> str:
+    """Return the name of the file of `TRACKERS` that belongs to a checkpoint's folder, or an empty text if the format
+    has no such file.
+    """
+    if kind is Format.DEEPSPEED:
+        return _OF_DEEPSPEED
+    is_megatron = kind is Format.FILES and _MEGATRON_NAME.fullmatch(os.path.basename(folder))
+    return _OF_MEGATRON if is_megatron else ""
 
 
 def _has_all_parts(folder: str, files: Collection[str]) -> bool:
@@ -143,7 +158,7 @@ def _is_finished(folder: str) -> bool:
     other files.
     """
     try:
-        latest = read_part(f"{os.path.dirname(folder)}/latest", 0, 4096).decode().strip()
+        latest = read_part(f"{os.path.dirname(folder)}/{_OF_DEEPSPEED}", 0, 4096).decode().strip()
     except (OSError, ValueError):
         return False
     name = os.path.basename(folder)
@@ -155,7 +170,7 @@ def _is_tracked(folder: str) -> bool:
     tracker file last.
     """
     try:
-        tracker = read_part(f"{os.path.dirname(folder)}/latest_checkpointed_iteration.txt", 0, 64).decode()
+        tracker = read_part(f"{os.path.dirname(folder)}/{_OF_MEGATRON}", 0, 64).decode()
     except (OSError, ValueError):
         return False
     return _number_in(os.path.basename(folder)) <= _number_in(tracker)

@@ -19,6 +19,7 @@ from orchestrator.protocol.checkpoints.formats import (
     metric_of,
     step_of_file,
     step_of_folder,
+    tracker_of,
 )
 from orchestrator.protocol.checkpoints.weight_files import is_whole, names_weights
 from orchestrator.protocol.outputs import Matcher, OutputRules
@@ -230,7 +231,8 @@ def _of_file(path: str, info: os.stat_result, kind: Format | None = None) -> Sav
 def files_of(saved: Saved) -> dict[str, int]:
     """Return the size of each file of a checkpoint, by its path relative to the folder that contains the checkpoint.
 
-    For DeepSpeed the result includes `latest`, without which DeepSpeed can't find the checkpoint.
+    For DeepSpeed and Megatron the result includes the file beside the folder that names the newest checkpoint. Neither
+    framework finds the checkpoint without this file.
     """
     above, name = os.path.split(saved.path)
     if not os.path.isdir(saved.path):
@@ -239,7 +241,7 @@ def files_of(saved: Saved) -> dict[str, int]:
         return {}
     tree = _Search(Sought(), 0.0, {}).tree(saved.path, MAX_DEPTH)
     found = {f"{name}/{path}": info.st_size for path, info in sorted(tree.items())}
-    if saved.format is Format.DEEPSPEED:
+    if tracker := tracker_of(saved.path, saved.format):
         with contextlib.suppress(OSError):
-            found["latest"] = os.stat(f"{above}/latest").st_size
+            found[tracker] = os.stat(f"{above}/{tracker}").st_size
     return found

@@ -64,7 +64,7 @@ def test_the_help_fits_80_columns_and_each_command_has_an_example(
     whole = orch("--help").out
     summary = next(line for line in whole.splitlines() if line.startswith(f"  {name} "))
     assert summary.endswith(".")
-    assert not summary.endswith("...")
+    assert not summary.endswith("..."), f"shorten the first sentence of the help of {name}: it does not fit on a line"
     assert max(map(len, whole.splitlines())) <= 80
     assert "\n  Example: " in orch(name, "--help").out
 

@@ -27,6 +27,7 @@ from orchestrator.protocol.arriving import PIECE, Arriving
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, step_of
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotInstalledError
+from orchestrator.protocol.checkpoints.formats import TRACKERS
 from orchestrator.protocol.checkpoints.search import Saved, files_of
 from orchestrator.protocol.files import sync_folder, write_json
 from orchestrator.protocol.json_text import parse_json
@@ -331,14 +332,15 @@ def _check_manifest(path: Path, files: Mapping[str, Facts]) -> None:
 
 
 def _checked(files: Any, name: str) -> dict[str, Facts]:
-    """Return the listed files of a checkpoint. Raises ValueError if a file is outside the checkpoint. Only the file
-    `latest` may be next to the checkpoint.
+    """Return the listed files of a checkpoint. Raises ValueError if a file is outside the checkpoint. Only a file
+    of `TRACKERS` may be next to the checkpoint.
     """
     if not isinstance(files, dict) or any(int(facts["bytes"]) < 0 for facts in files.values()):
         raise ValueError(f"the list of files of {name} is damaged")
     for path in files:
         parts = path.split("/")
-        if any(part in ("", ".", "..") or "\0" in part for part in parts) or not (parts[0] == name or path == "latest"):
+        is_ours = parts[0] == name or path in TRACKERS
+        if not is_ours or any(part in ("", ".", "..") or "\0" in part for part in parts):
             raise ValueError(f"the list of files of {name} names files outside {name}")
     return dict(files)
 
@@ -381,7 +383,7 @@ def _delete(path: str) -> None:
 
 
 def _put_in_place(temp: str, place: str) -> None:
-    """Move the received files to their final folder. The file `latest` is moved last, because it marks the
+    """Move the received files to their final folder. A file of `TRACKERS` is moved last, because it marks the
     checkpoint as complete.
     """
     folder, first = os.path.split(place)

@@ -94,7 +94,7 @@ def test_the_allocation_fills_in_what_the_plan_left_open() -> None:
 
 @pytest.mark.parametrize(("kind", "title"), [("slurm", "Slurm"), ("sge", "Grid Engine"), ("pbs", "PBS")])
 def test_another_number_of_nodes_is_an_error(kind: str, title: str) -> None:
-    with pytest.raises(AllocationError, match=f"the plan has 3 nodes, {title} gave 2: n1, n2"):
+    with pytest.raises(AllocationError, match=f"the plan has 3 nodes, but {title} gave 2: n1, n2"):
         placed(task(), Place(kind, "17", 0, 0, ("n1", "n2")))
 
 
