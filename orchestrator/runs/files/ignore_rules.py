@@ -204,7 +204,7 @@ def named_files(code_dir: Path, words: Sequence[str]) -> tuple[str, ...]:
     found = []
     for word in words:
         for text in dict.fromkeys((word, word.partition("=")[2])):
-            place = os.path.normpath(code_dir / text) if text and "\0" not in text else ""
+            place = os.path.normpath(code_dir / text)
             if place.startswith(f"{code_dir}/") and os.path.isfile(place) and not os.path.islink(place):
                 found.append(os.path.relpath(place, code_dir))
     return tuple(dict.fromkeys(found))

@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,3 +94,21 @@ def test_the_end_of_a_rank_is_told_whatever_its_files_lead_to(tmp_path: Path, mo
     assert [each["what"] for each in written if each["kind"] == "launcher_report_failed"] == [
         "the end of rank 0", "a GPU's error",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("interface", "own", "told"),
+    [(None, "10.0.0.5", "10.0.0.5"), (None, "127.0.0.1", "10.0.0.7"), ("lo", "127.0.0.2", "127.0.0.1")],
+)
+def test_the_ranks_use_the_named_interface_or_the_way_to_node_0_that_other_nodes_can_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interface: str | None, own: str, told: str
+) -> None:
+    monkeypatch.setattr(module, "NeighbourServer", lambda *_, **__: SimpleNamespace(port=7000))
+    monkeypatch.setattr(module, "listening_addresses", lambda *_: ("10.0.0.7",))
+
+    async def main() -> None:
+        agent = Agent(replace(task_in(tmp_path), leader_addrs=("10.0.0.1",), interface=interface))
+        agent.tls = TLS
+        assert (await agent._hello_at(own)).addrs == (told,)
+
+    run(main)
