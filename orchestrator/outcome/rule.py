@@ -61,7 +61,7 @@ class Rule(NamedTuple):
     culprit: Party = Party.RANK
     hint: Hint = ""
     test: Callable[[Seen], bool] | None = None
-    pattern: str = ""
+    pattern: str = ""  # searched in the message; if a rank ended, it gives a hint, but never the cause
 
     @property
     def outcome(self) -> str:

@@ -390,12 +390,15 @@ def cause_of(end: RankEnd, *, folder_lost: bool = False) -> Cause:
 
 
 def blamed(words: str, cause: Cause) -> Party:
-    """Return the party to blame for an end that no rank caused. `words` is the reason of the end."""
+    """Return the party to blame for an end that no rank caused. `words` is the reason of the end.
+
+    If no pattern matches, the first of `_ENDS` with this cause names the party.
+    """
     if not cause:
         return Party.NOBODY
     seen = Seen(None, words)
-    of_cause = [rule for rule in RULES if rule.cause is cause and rule.test is None]
-    rule = next((rule for rule in of_cause if rule.applies(seen)), None) or next(iter(of_cause), None)
+    of_cause = [rule for rule in RULES if rule.cause is cause and rule.test is None and rule.applies(seen)]
+    rule = next((rule for rule in (*of_cause, *_ENDS) if rule.cause is cause), None)
     return rule.culprit if rule is not None else Party.NOBODY
 
 
