@@ -25,6 +25,7 @@ from orchestrator.runs.state import Outcome, RunState, RunStatus, Verdict
 from orchestrator.specs.border import valid
 from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Job, Training
+from orchestrator.specs.kinds import OWN
 from orchestrator.specs.plan import Place, plan, ranks_of
 from orchestrator.specs.profile import LocalProfile
 from orchestrator.specs.spec import names_of
@@ -394,6 +395,14 @@ def test_the_house_is_the_tree() -> None:
     at_the_root = {path.name for path in package.glob("*.py")} - {"__init__.py"}
     assert len(named) == len(set(named))
     assert set(named) == rooms | at_the_root
+
+
+def test_each_kind_of_profile_is_in_the_tables_of_kinds() -> None:
+    values = re.search(r"^\| `kind` \| (.*?) \|", (ROOT / "docs" / "profile.md").read_text(), re.MULTILINE)
+    assert values is not None
+    assert re.findall(r"`(\w+)`", values[1]) == list(OWN)
+    backends = (ROOT / "docs" / "backends" / "index.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", backends, re.MULTILINE) == ["kind", *OWN]  # the first is the heading
 
 
 def test_the_layers_are_those_that_are_enforced() -> None:
