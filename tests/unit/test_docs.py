@@ -27,6 +27,7 @@ from orchestrator.runs.state import Outcome, RunState, RunStatus, Verdict
 from orchestrator.specs.border import valid
 from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Job, Training
+from orchestrator.specs.kinds import OWN
 from orchestrator.specs.plan import Place, plan, ranks_of
 from orchestrator.specs.profile import LocalProfile
 from orchestrator.specs.spec import names_of
@@ -421,6 +422,12 @@ def test_the_files_and_tests_that_a_recipe_names_are_there() -> None:
     assert {name for name, _ in named} - set(found) == set()
     assert {test for name, test in named if test and f"\ndef {test}(" not in found[name].read_text()} == set()
     assert len(named) > 50
+def test_each_kind_of_profile_is_in_the_tables_of_kinds() -> None:
+    values = re.search(r"^\| `kind` \| (.*?) \|", (ROOT / "docs" / "profile.md").read_text(), re.MULTILINE)
+    assert values is not None
+    assert re.findall(r"`(\w+)`", values[1]) == list(OWN)
+    backends = (ROOT / "docs" / "backends" / "index.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", backends, re.MULTILINE) == ["kind", *OWN]  # the first is the heading
 
 
 def test_the_layers_are_those_that_are_enforced() -> None:
