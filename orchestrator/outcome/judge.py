@@ -221,7 +221,8 @@ def _by_cancel(records: Records) -> Verdict | None:
 
 
 def _by_those_who_left(records: Records) -> Verdict | None:
-    """Return a verdict from the nodes that exited without the leader's result; None if a lost node explains the end.
+    """Return a verdict from the nodes that exited before they received a verdict from the leader. Return None if the
+    loss of a node explains why the run ended.
 
     A failure of node 0 itself comes first, because it made the other nodes exit.
     """

@@ -86,7 +86,7 @@ class Keep(Request, kind="keep"):
 
 
 class Answer(Fields):
-    """A neighbour server's answer. It describes the problem if the request failed."""
+    """The answer of the server on the neighbouring node. It describes the problem if the request failed."""
 
     problem: str = ""
 

@@ -45,7 +45,7 @@ _NAMES_ONLY: Final = ("secrets", "secret_names")
 
 @dataclass(frozen=True)
 class Redaction:
-    """Removes from texts the values of secrets (by name), the path of the home folder, and the user's name."""
+    """Removes secrets from texts: the given values, the path of the home folder, and the user's name."""
 
     values: frozenset[tuple[str, str]] = field(default_factory=frozenset, repr=False)
     home: str = ""

@@ -407,10 +407,11 @@ def newest_ids(root: Path) -> list[str]:
 
 
 def newest_groups(root: Path, count: int | None = None) -> list[list[RunDir]]:
-    """Return the newest runs in groups. All runs of a sweep form one group, in order; each other run is a group of its
-    own.
+    """Return the newest runs in groups. The runs of a sweep form one group, sorted by their number in the sweep. Every
+    other run is a group of its own.
 
-    Runs of two sweeps may alternate in the index, and the points of a sweep are not recorded in order.
+    Runs of two sweeps may alternate in the index, and the runs of a sweep are not recorded in the order of their
+    numbers.
     """
     found = (sweep_of(run.run_id) or run.run_id for run in _newest_first(root))
     names = list(islice(_unique(found), count))

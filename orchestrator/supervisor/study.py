@@ -118,7 +118,9 @@ def _study(search: Search, sampler: Any, first_rung: int = 1) -> Any:
 
 
 def _sampler(search: Search, number: int) -> Any:
-    """Return the sampler of one trial. Each trial has its own seed, because its sampler is a new object."""
+    """Return the sampler of one trial. Each trial gets a new sampler with a seed of its own, because equal seeds
+    would draw equal values.
+    """
     samplers = _optuna().samplers
     seed = random.Random(f"{search.seed}/{number}").getrandbits(32)  # noqa: S311 (nothing secret)
     return samplers.RandomSampler(seed) if search.sampler is Sampler.RANDOM else samplers.TPESampler(seed=seed)

@@ -20,7 +20,8 @@ UNLIMITED: Final = resource.RLIM_INFINITY
 
 
 def surroundings(hidden: Collection[str], folder: str | None = None) -> dict[str, Any]:
-    """Return the surroundings of this process as JSON types, without the environment variables in `hidden`.
+    """Return what a program would inherit from this process (environment, folder, umask, limits, processors, control
+    group) as JSON types. The environment variables in `hidden` are left out.
 
     `folder` is the folder in which the run was submitted, or None if it is this process's folder.
     """

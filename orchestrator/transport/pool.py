@@ -172,7 +172,9 @@ class ConnectionPool:
         )
 
     def _check_job(self, address: Address) -> None:
-        """Raise JobOverError if the machine's job has ended. The scheduler is queried at most once in a few seconds."""
+        """Raise JobOverError if the machine's job has ended. The scheduler is queried at most once every few
+        seconds.
+        """
         from orchestrator.transport.in_job import ended, is_over
 
         with self._own_lock(address.job):

@@ -102,7 +102,9 @@ def _covered(span: Span, start: float, width: float, columns: int) -> range:
 def _means(
     spans: Sequence[Span], covered: Sequence[range], ranks: Sequence[int], start: float, width: float, columns: int
 ) -> list[list[float | None]]:
-    """Return the mean of each rank in each column. A span counts with the time that it shares with the column."""
+    """Return the mean of each rank in each column. Each span is weighted by the time for which it overlaps the
+    column.
+    """
     places = {rank: place for place, rank in enumerate(ranks)}
     sums = [[0.0] * len(ranks) for _ in range(columns)]
     weights = [[0.0] * len(ranks) for _ in range(columns)]

@@ -142,7 +142,9 @@ class Reader:
             return run.events(self._cache(run))
 
     def hours(self, run: RunDir) -> Mapping[str, float | None]:
-        """Return the hours of ranks, cores and GPUs that the run has used so far, and the GPUs' watt-hours."""
+        """Return the rank-hours, core-hours and GPU-hours that the run has used until now, and the watt-hours of its
+        GPUs.
+        """
         with self._lock:
             return hours_of(self.events(run), self._clock(), self._sampled(run).look())
 

@@ -94,7 +94,7 @@ def run_page(reader: Reader, name: str, *, is_first: bool = False) -> Json:
 
 
 def _from_home(path: str) -> str:
-    """Return a path that begins with ~ if it is below the user's home folder."""
+    """Return the path with the home folder shortened to ~, or unchanged if the path is outside the home folder."""
     home = os.path.expanduser("~")
     return f"~{path.removeprefix(home)}" if path.startswith(f"{home}/") else path
 

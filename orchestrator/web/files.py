@@ -29,7 +29,8 @@ OPENING: Final = "open.html"
 
 @dataclass(frozen=True)
 class Server:
-    """A server that was started: its process, its address, its options, and the key that is needed to request a code.
+    """A server that was started: its process, its address, its options, and the key with which a command requests a
+    one-time login code.
 
     `host` is the machine, and `name` is the host name in the page's URL. A `metrics_port` of 0 means that there is no
     port for metrics.

@@ -422,6 +422,8 @@ def test_the_files_and_tests_that_a_recipe_names_are_there() -> None:
     assert {name for name, _ in named} - set(found) == set()
     assert {test for name, test in named if test and f"\ndef {test}(" not in found[name].read_text()} == set()
     assert len(named) > 50
+
+
 def test_each_kind_of_profile_is_in_the_tables_of_kinds() -> None:
     values = re.search(r"^\| `kind` \| (.*?) \|", (ROOT / "docs" / "profile.md").read_text(), re.MULTILINE)
     assert values is not None

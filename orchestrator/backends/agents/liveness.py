@@ -37,7 +37,9 @@ class Seen:
         return replace(self, unreachable_since=before.unreachable_since or self.unreachable_since)
 
     def is_of(self, handle: Handle, node: int) -> bool:
-        """Return True if the observation is about the agent that the handle names for the node."""
+        """Return True if the observation is about the node's agent that `handle.json` names, and not about an
+        earlier agent.
+        """
         return self.start == handle.start and handle.hosts[node : node + 1] == (self.machine,)
 
     def write(self, run: RunDir, node: int) -> None:

@@ -36,8 +36,8 @@ Said = TypeVar("Said", GoingOnWithout, Replaced, WaitingForHosts)
 def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
     """Start the agents again on enough machines. Return False while the run waits for machines, and after a cancel.
 
-    A machine that refuses for any reason counts as lost, and the machines are chosen again without it. Raises
-    BackendError, which is not transient, if the scheduler's job that had the machines has ended.
+    A machine that refuses for any reason counts as lost, and the machines are chosen again without it. If the machines
+    belonged to a scheduler's job that has ended, raises a BackendError that is not transient.
     """
     settings = AgentsSettings.of(run.record().profile)
     if (job := settings.hosts[0].address.job) and is_over(job):
@@ -142,8 +142,8 @@ def in_order(plan_nodes: Collection[int], newest: Mapping[int, Progress], here: 
 def _newest_of_each(
     run: RunDir, pool: Machines, settings: AgentsSettings, by_plan_node: Mapping[int, Host]
 ) -> dict[int, Progress]:
-    """Return the progress (such as the step) of the run's newest checkpoint on each machine, by the plan's node
-    numbers.
+    """Return the progress of the run's newest checkpoint on each machine, such as its step, as a dict keyed by node
+    number.
     """
     found, _ = on_all(lambda _, host: newest_there(pool.session(host.address, settings.workdir), run), by_plan_node)
     return found

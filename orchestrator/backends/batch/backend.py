@@ -393,8 +393,8 @@ class Batch(Backend):
         return self.scheduler.filled(launch, os.environ)[0] if by_shell and not self.is_remote else launch
 
     def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Check whether the scheduler would accept the plan, without a submit. Raises BackendError if the scheduler
-        can't be queried.
+        """Check whether the scheduler would accept the plan, without submitting it. Raises BackendError if the
+        scheduler can't be queried.
         """
         site = self.site(launch.profile)
         site.need(self.scheduler.programs[0])

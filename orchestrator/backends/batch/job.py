@@ -95,10 +95,11 @@ def job_of(site: Site, run: RunDir, *, fresh: bool = False, ident: Ident | None 
 
 
 def _cancelled_since(run: RunDir, folder: RunDir) -> float | None:
-    """Return the time after which a queue snapshot proves whether a cancelled run has a job; None if orch did not
-    cancel the run.
+    """Return the earliest time at which a snapshot of the queue shows reliably whether a cancelled run has a job.
+    Return None if orch did not cancel the run.
 
-    A cancel may be recorded before the submit has ended, so a snapshot from before the submit proves nothing.
+    A cancel may be recorded while the job is still being submitted. A snapshot from before the end of the submission
+    may lack the job.
     """
     try:
         return max(os.stat(path).st_mtime for path in (f"{run.path}/cancel.json", f"{folder.path}/handle.json")) + TICK
@@ -185,7 +186,7 @@ def wait_in_queue(site: Site, run: RunDir, timeout: float) -> None:
 
 
 def release_requeued(site: Site, run: RunDir) -> None:
-    """Make a requeued job start soon."""
+    """Ask the scheduler to start a requeued job earlier than its delayed start time."""
     phase, job = job_of(site, run)
     if phase == "waiting" and job is not None and job.is_deferred and _has_run(run, site.scheduler):
         site.hasten(job)

@@ -232,10 +232,10 @@ class Scheduler(ABC):
         """
 
     def details(self, job_id: str) -> Query[Job | None] | None:
-        """Return the query that shows one job with details that the queue lacks. The parser returns None if the output
-        has no job.
+        """Return a query that shows one job in more detail than the queue, with the parser of its output. The parser
+        returns None if the output has no job.
 
-        Return None instead of a query if the queue shows all details, and lacks only jobs that have ended.
+        A scheduler whose queue shows all details returns None instead.
         """
         return None
 

@@ -195,9 +195,10 @@ class Site:
     ) -> Job | None:
         """Return an ended job with all known details; None if neither the server nor the accounting knows it.
 
-        The scheduler may have given the number to a later job, whose name then differs from the run's name. A job that
-        the server does not know has ended, even if the accounting lists it as running. `left` returns the time at which
-        the run's agents have ended, if it is known. Raises BackendError if the server does not answer.
+        The scheduler may have given the number to a later job, whose name then differs from the run's name. If the
+        server does not know a job, the job has ended, even if the accounting lists it as running. The function `left`
+        returns the time at which the run's agents ended, if it is known. Raises BackendError if the server does not
+        answer.
         """
         if job_id in self.snapshot.ended:
             return self.snapshot.ended[job_id]

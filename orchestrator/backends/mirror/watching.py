@@ -280,8 +280,8 @@ def finish(
 def bring_home(
     run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), *, limited: bool = True
 ) -> None:
-    """Copy all files of a run and remove its folders on the other machines, even if the run already has its verdict. If
-    `limited` is False, copy outputs of any size.
+    """Copy all files of a run to this machine, then remove its folders on the other machines. The run's result may
+    be known already. If `limited` is False, copy outputs of any size.
     """
     checkpoints, remote = remote_checkpoints(run), remote_folder(run)
     machines = {source.nodes[0]: source for source in sources}

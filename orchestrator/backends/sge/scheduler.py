@@ -184,5 +184,5 @@ def here() -> Batch:
 
 
 def through_login() -> Batch:
-    """Return the backend for jobs that are submitted on a submit host."""
+    """Return the backend that logs in to a submit host over SSH and submits the jobs there."""
     return Batch(GridEngine(), is_remote=True)

@@ -48,7 +48,7 @@ def checkpoints_page(
     unusable: Sequence[str] = (),
     not_here: Sequence[NotHere] = (),
 ) -> str:
-    """Return a line for each checkpoint, oldest first, and for each checkpoint that was not copied yet."""
+    """Return a line for each checkpoint, oldest first, and then a line for each checkpoint that is only on its node."""
     own, others = ([each for each in found if (each.format == "orch") == is_own] for is_own in (True, False))
     lines = [*(_own_checkpoints(own, folder, style) if own else ()), *_others_checkpoints(others)]
     lines += [f"{each.host} has {one_line(each.name)} of {moment(each.time)}, not here yet" for each in not_here]

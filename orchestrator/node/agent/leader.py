@@ -349,8 +349,8 @@ class Leader:
 
     @_HANDLERS.add
     def _on_unused(self, node: int, report: messages.Unused, now: float) -> None:
-        """Record that a node has been idle for long. If all nodes are idle now, record this too, and end the run if the
-        job requests it.
+        """Record that a node has been idle for the time limit. If all nodes are idle now, record this too, and end
+        the run if the job requests it.
         """
         if self.phase is not Phase.RUNNING or not self.ranks.note_unused(node, report):
             return

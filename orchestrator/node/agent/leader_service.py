@@ -1,5 +1,5 @@
-"""Runs the gang's leader on node 0: accepts connections, calls the clock, and passes messages to the Leader, which does
-no I/O itself.
+"""Runs the gang's leader on node 0. It accepts connections and passes messages and the time to the Leader, which
+does no I/O itself.
 """
 
 from __future__ import annotations

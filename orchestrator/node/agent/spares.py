@@ -69,8 +69,8 @@ class Start:
         return {node for node in range(1, len(self.hosts)) if node in lost}
 
     def has_ended(self) -> bool:
-        """Return whether node 0's agent, which runs on this machine, has ended, or an agent has requested another
-        start.
+        """Return True if node 0's agent, which runs on this machine, has ended, or if an agent has requested that
+        the run is started again.
         """
         agent = read_small_record(f"{node_folder(self.run_dir, 0)}/agent.json") or {}
         if agent.get("start") != self.number or type(agent.get("pid")) is not int:

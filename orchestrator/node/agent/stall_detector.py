@@ -90,11 +90,11 @@ class StallDetector:
         return stalls
 
     def patient_until(self, ranks: Iterable[int], now: float) -> float:
-        """Return the latest time until which one of these ranks may be silent in a phase with a longer limit, such as
-        evaluation or saving; 0 if no rank is within such a limit.
+        """Return the time at which the longest limit of these ranks ends, if one of them is in a phase with a longer
+        limit, such as evaluation or saving. Return 0 if no rank is in such a phase.
 
-        Only a phase that the program has reported has a longer limit. If a program sends no heartbeats, its output is
-        watched instead, and the program is in no such phase.
+        Only a phase that the program has reported has a longer limit. A program without heartbeats reports no phase,
+        and its output is watched instead.
         """
         watched = [self.ranks[rank] for rank in ranks if rank in self.ranks]
         inside = [each for each in watched if not each.is_between_steps and each.phase not in ("", "output", "done")]

@@ -123,7 +123,7 @@ def remedy(unsafe: str) -> str:
             "all who may write there"
         )
     if "may be written" in unsafe:
-        return "remove the others' right to write: chmod go-w"
+        return "remove write permission for group and others: chmod go-w"
     return "set another `workdir` in the profile"
 
 

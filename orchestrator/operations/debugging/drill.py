@@ -227,7 +227,8 @@ def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterato
         if freeze is None:
             hint = f"freeze the host for {link / 2:g} s at most, or for {link + 5:g} s at least"
             raise UsageError(
-                f"{order.seconds:g} s is too close to the limit for lost nodes, limits.link: {link:g} s", hint
+                f"{order.seconds:g} s of freezing are too close to limits.link ({link:g} s), after which a node is lost",
+                hint,
             )
     promise = promise_of(order.fault, where, freeze, alone=len(state.nodes) == 1)
     with ExitStack() as going_on:

@@ -34,7 +34,7 @@ class Places:
 
     @property
     def folders(self) -> dict[str, str]:
-        """Map the names of the folders, which protocol.outputs defines, to their paths."""
+        """Return the paths of the run's checkpoint folders, keyed by the names that protocol.outputs defines."""
         found = {OUTPUTS: output_folder(self.run_dir), CODE: self.code_dir, CHECKPOINTS: self.checkpoints}
         return {name: folder for name, folder in found.items() if folder}
 

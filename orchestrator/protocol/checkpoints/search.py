@@ -80,7 +80,7 @@ class Found:
 
 
 def newest_first(found: Iterable[Saved]) -> list[Saved]:
-    """Sort by step, highest first, then by time. Checkpoints whose step no known framework wrote come last."""
+    """Sort by step, highest first, then by time. Checkpoints whose step is unknown come last."""
     return sorted(found, key=lambda each: (each.step if each.is_counted else -1, each.time, each.path), reverse=True)
 
 

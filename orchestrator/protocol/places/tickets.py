@@ -47,7 +47,9 @@ class Ticket(NamedTuple):
 
 
 class HostQueue(NamedTuple):
-    """The places (GPUs or slots) and the tickets of one host on which a run may start."""
+    """One host on which a run may start, with its places (GPUs or slots) and its tickets. A ticket is a run's entry
+    in the host's queue.
+    """
 
     total: int  # number of the host's places
     free: int

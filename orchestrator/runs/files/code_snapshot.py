@@ -85,9 +85,9 @@ def take(
     """Copy the code folder into `destination`, which must be empty or missing.
 
     A link to a file outside the folder becomes a copy of that file. Links to folders that are not copied, dangling
-    links, sockets, pipes and devices are left out. `named` lists ignored files that are copied anyway. It is None if
-    the run is on this machine and can read the code folder itself; then the ignored files are not measured. Raises
-    UsageError before any file is copied.
+    links, sockets, pipes and devices are left out. `named` lists ignored files that are copied anyway. If `named` is
+    None, the size of the ignored files is not computed, because a run on this machine can read the code folder itself.
+    Raises UsageError before any file is copied.
     """
     code_dir = code_dir.resolve()
     entries, ignored, rules = _survey(code_dir, destination.resolve(), ignore_file, max_size, named)

@@ -113,8 +113,9 @@ class Series:
         return {name for file in self._files for name in file.names()}
 
     def names_of_kinds(self) -> set[str]:
-        """Return `kind.metric` for each metric that also occurs in a less frequent kind of line, because the metric's
-        name alone selects only the most frequent kind.
+        """Return `kind.metric` for each metric and each less frequent kind of its lines.
+
+        If a metric is in several kinds of lines, its name alone selects the most frequent kind.
         """
         return {name for file in self._files for name in file.names_of_kinds()}
 

@@ -190,7 +190,9 @@ def points_of(axes: Sequence[Axis]) -> list[Point]:
 
 
 def point_at(axes: Sequence[Axis], index: int, values: Sequence[str]) -> Point:
-    """Return the point with one value, as text, on each axis."""
+    """Return the point of a sweep at which each axis has the given value. `values` has the value of each axis as
+    text.
+    """
     pairs = list(zip(axes, values, strict=True))
     return Point(
         index,

@@ -212,8 +212,8 @@ def _dimensions(setup: Setup) -> dict[str, int]:
 
 
 def _like(value: Any, own: Any) -> Any:
-    """Return this rank's part of a whole tensor if the tensor `own`, which it replaces, is sharded. Otherwise return
-    the whole tensor unchanged.
+    """Return the tensor that replaces `own`. This is this rank's part of the whole tensor if `own` is sharded, and
+    otherwise the whole tensor.
     """
     if isinstance(own, DTensor) and isinstance(value, Tensor) and value.dim() and value.shape == own.shape:
         return tensor_parallel.part_of(value, own)

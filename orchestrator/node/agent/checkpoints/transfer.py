@@ -332,8 +332,10 @@ def _check_manifest(path: Path, files: Mapping[str, Facts]) -> None:
 
 
 def _checked(files: Any, name: str) -> dict[str, Facts]:
-    """Return the listed files of a checkpoint. Raises ValueError if a file is outside the checkpoint. Only a file
-    of `TRACKERS` may be next to the checkpoint.
+    """Return the listed files of a checkpoint.
+
+    Raises ValueError if a file is outside the checkpoint's folder. The only exception is a file that is named in
+    `TRACKERS`, which may be beside the folder.
     """
     if not isinstance(files, dict) or any(int(facts["bytes"]) < 0 for facts in files.values()):
         raise ValueError(f"the list of files of {name} is damaged")
