@@ -260,8 +260,8 @@ _GPU_ERRORS = (
          "a CUDA kernel failed: `env: {CUDA_LAUNCH_BLOCKING: '1'}` in the job shows the line, and "
          "compute-sanitizer shows the kernel; if it always fails on the same host, the GPU is broken"),
     _gpu(r"Watchdog caught collective operation timeout", Party.USER,
-         "a collective timed out: one rank was slow or gone; to find that rank, use orch why RUN, or the logs of all ranks (orch logs RUN "
-         "--all)"),
+         "a collective timed out: one rank was slow or gone; to find that rank, use orch why RUN, or the logs of all "
+         "ranks (orch logs RUN --all)"),
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = (

@@ -209,7 +209,7 @@ class Notify(Spec):
         ways = [key for key in known if getattr(self, key) is not None]
         if len(ways) != 1:
             what = f"{' and '.join(ways)} are given" if ways else "none is given"
-            raise ValueError(f"set exactly one of {', '.join(known)} ({what})")
+            raise ValueError(f"give exactly one of {', '.join(known)} ({what})")
 
 
 class Metric(Spec):
@@ -285,7 +285,7 @@ class Job(Spec):
         given = [key for key in ("module", "script", "command", "training") if getattr(self, key) is not None]
         if len(given) != 1:
             what = f"{' and '.join(given)} are given" if given else "none is given"
-            raise ValueError(f"say what to run by exactly one of module, script, command, training ({what})")
+            raise ValueError(f"give exactly one of module, script, command, training ({what})")
         if self.command and self.launcher == "fork":
             raise ValueError("a job with `command` can't use `launcher: fork`; remove `launcher` or set it to exec")
         if self.command and self.launcher in ("torchrun", "accelerate"):

@@ -1,7 +1,7 @@
 """Starts a run. These processes call the function `start`:
 
-- The command `orch submit`, for a run that starts at once. Agents on this machine inherit the user's environment, umask,
-  limits, affinity and control group. A scheduler's commands run in the same environment.
+- The command `orch submit`, for a run that starts at once. Agents on this machine inherit the user's environment,
+  umask, limits, affinity and control group. A scheduler's commands run in the same environment.
 - A new supervisor, for a run that starts at once and needs connections to machines (`handover`). The supervisor keeps
   the connections for its later work.
 - The supervisor, for a queued run whose turn has come (`queue`). It restores the environment in which the run was

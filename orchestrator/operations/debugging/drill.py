@@ -227,7 +227,7 @@ def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterato
         if freeze is None:
             hint = f"freeze the host for {link / 2:g} s at most, or for {link + 5:g} s at least"
             raise UsageError(
-                f"{order.seconds:g} s of freezing are too close to limits.link ({link:g} s), after which a node is lost",
+                f"{order.seconds:g} s of freezing are too close to limits.link ({link:g} s), which loses a node",
                 hint,
             )
     promise = promise_of(order.fault, where, freeze, alone=len(state.nodes) == 1)
