@@ -231,7 +231,7 @@ def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatc
         ("training: {epochs: 1}\n", "", "job.yaml:1:11: 'training.task' is missing: the task's Python file"),
         ("training: {task: train.py, lr: .inf}\n", "", "training.lr: expected a number, found the number .inf"),
         ("name: x\n", "", "job.yaml:1:1: give exactly one of module, script, command, training (none is"),
-        ("name: x\nscript: train.py\nmodule: m\n", "", "job.yaml:3:9: module: say what to run by exactly one"),
+        ("name: x\nscript: train.py\nmodule: m\n", "", "job.yaml:3:9: module: give exactly one"),
         ("script: train.py\ncontainer: {image: i, mounts: [/a]}\n", "runtime: docker",
          "job.yaml:2:32: container.mounts[0]: '/a' is not a mount"),
         ("script: train.py\nversion: 2\n", "", "job.yaml:2:10: version: expected 1, found the number 2"),
