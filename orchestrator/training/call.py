@@ -68,7 +68,9 @@ def python_version() -> str:
 
 
 def _refuse(error: Exception) -> int:
-    """Report why this rank ends, in its log and in the error file that the verdict reads. Return the exit code."""
+    """Report why this rank ends, in its log and in the error file, from which orch takes the reason of the run's
+    failure. Return the exit code.
+    """
     print(f"error: {error}", file=sys.stderr, flush=True)
     record = {"type": type(error).__name__, "message": str(error), "traceback": ""}
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w", encoding="utf-8") as file:

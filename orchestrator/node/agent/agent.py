@@ -92,7 +92,9 @@ class Agent:
         self.untold: list[messages.Report] = []
 
     async def run(self) -> int:
-        """Take part in the gang until the gang ends. Return the exit code, which is the same on all nodes."""
+        """Take part in the gang (the run's agents, one on each node) until the gang ends. Return the exit code, which
+        is the same on all nodes.
+        """
         keep_a_thread()
         os.makedirs(output_folder(self.task.run_dir), exist_ok=True)
         self._introduce_to_record()
@@ -283,8 +285,8 @@ class Agent:
             self._tell(messages.SignalReceived(name, cancel is not None, now))
 
     def _cancelled(self) -> dict[str, Any] | None:
-        """Return the record of a cancel, or None if the run is not cancelled. A cancel writes this record before it
-        signals the agent.
+        """Return the record that `orch cancel` has written, or None if the run is not cancelled. The command writes
+        this record before it signals the agent.
         """
         return read_object(f"{self.task.run_dir}/cancel.json", MOST_WORD)
 
@@ -402,8 +404,8 @@ class Agent:
 
 
 def run_agent(path: str) -> int:
-    """Run the agent of the task in this file, and return its exit code. The file is deleted at once, because it holds
-    credentials and secrets.
+    """Run the agent for the task in the file `path`, and return the agent's exit code. The file is deleted at once,
+    because it holds credentials and secrets.
     """
     try:
         task = NodeTask.from_json(read_json(path, MOST_RECORD))

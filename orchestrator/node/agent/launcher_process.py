@@ -207,8 +207,8 @@ class LauncherProcess:
         self.on_report(LauncherGone(code, tuple(last_lines(self.log_path, self.masked))))
 
     async def _remove_container(self) -> list[str]:
-        """Remove the launcher's containers, most of which have removed themselves already. Return the containers that
-        can't be removed.
+        """Remove the launcher's containers that still exist, although most containers remove themselves. Return the
+        containers that can't be removed.
         """
         if self.container.get("runtime") in SHARES_TMP:
             await in_thread(remove_scratch, self.task)

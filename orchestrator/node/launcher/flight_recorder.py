@@ -40,7 +40,9 @@ def recorder_settings(folder: str, torch_version: str = "") -> dict[str, str]:
 
 
 def ask_for_dumps(folder: str, ranks: Iterable[int]) -> list[int]:
-    """Request dumps from these ranks through their pipes. Return the ranks whose flight recorder reads its pipe."""
+    """Request dumps from these ranks through their pipes. Return the ranks whose flight recorder reads its pipe and
+    will therefore answer.
+    """
     asked = []
     for rank in ranks:
         # there is no pipe or no listener, because the rank does not use NCCL, or has not joined yet

@@ -27,7 +27,7 @@ class SecondCopy:
         self._commit = ""
 
     def expect(self, path: Path) -> None:
-        """Store the path of the checkpoint that was just committed. The next `wait` waits for its second copy."""
+        """Store the path of a checkpoint that was just committed. The next `wait` waits for the second copy of it."""
         if self._answers is not None:
             # If the checkpoint was replaced or deleted meanwhile, there is nothing to wait for.
             with contextlib.suppress(OSError):
