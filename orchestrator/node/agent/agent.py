@@ -319,8 +319,8 @@ class Agent:
 
     @_ORDERS.add
     def _go(self, order: messages.Go) -> None:
-        """Start the ranks. They reach node 0 at the address that the order contains, because the agent's connection may
-        lead through a relay.
+        """Start the ranks. They reach node 0 at the address that the order contains. The address of the agent's own
+        connection is not used, because this connection may lead through a relay.
         """
         self.ranks.go(replace(order, network=network_environment(order.master_addr, self.task.interface)))
 
@@ -339,8 +339,8 @@ class Agent:
 
     @_ORDERS.add
     async def _check_way(self, order: messages.Check) -> None:
-        """Test whether this node can connect to the next node, and report the result to the leader. If checkpoints are
-        copied to node 1 and this is node 0, also begin to copy them.
+        """Test whether this node can connect to the next node, and report the result to the leader. If the test
+        succeeds on node 0, and this run copies checkpoints to node 1, begin to copy them.
         """
         assert self.tls is not None
         assert self.channel is not None

@@ -70,8 +70,8 @@ class Attempt:
     # -- a missing module: the other ranks are stopped before they can report it, so every node must search for it
 
     def seeks(self, report: RankEnd) -> str:
-        """Return the module that every node must search because this rank failed to import it; "" if no search is
-        needed.
+        """Return the name of the module for which every node must search, because this rank failed to import it. Return
+        "" if no search is needed.
         """
         task, module = self.roster.task, missing_module_of(report)
         # A `command:` may use another interpreter than the launcher's.

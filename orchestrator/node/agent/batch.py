@@ -245,8 +245,8 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
     is_first, another = history.last_in_job(place) is None, list[tuple[Cause, str]]()
 
     def leave_word(agent: Agent, code: int) -> None:
-        """Write the request for another start as soon as the exit code is certain, because Slurm sends KILL within
-        KillWait seconds after it has lost a node.
+        """Write the request for another start, if one is needed, as soon as the exit code is certain, because Slurm
+        sends KILL within KillWait seconds after it has lost a node.
         """
         try:
             found = wants_another(task, _own_events(run_dir, node, before), code, title, has_whole_limit=is_first)

@@ -133,8 +133,8 @@ class HangSearch:
 
     @HANDLERS.add
     def _on_waits(self, node: int, report: Waits, now: float) -> None:
-        """Request the stacks of all ranks if no rank of node 0 computes. If a rank computes again, withdraw the
-        recorded explanation.
+        """Handle a report on whether any rank of node 0 computes. If none does, request the stacks of all ranks. If a
+        rank computes again, withdraw the recorded explanation of why the start does not proceed.
         """
         self.waits = report if report.seconds else None
         if self.waits is not None:

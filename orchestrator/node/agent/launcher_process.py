@@ -163,7 +163,9 @@ class LauncherProcess:
         return self.task.container is None or self.attempt in (None, attempt)
 
     async def dismiss(self) -> None:
-        """End the launcher, even if it is still being started. As always, its end is reported to `on_report`."""
+        """End the launcher, even if it is still being started. When the launcher has ended, `on_report` receives
+        LauncherGone.
+        """
         self.is_dismissed = True
         await self.end()
 

@@ -241,7 +241,7 @@ class Leader:
         self._prepare(now)
 
     def _fail(self, rule: Rule, reason: str, **more: Any) -> None:
-        """End the gang for a failure that no rank has caused."""
+        """End the gang because of a failure that no rank has caused."""
         self._end(Outcome.FAILED, rule.cause, reason, **more)
 
     def _end(self, outcome: str, cause: str, reason: str, **more: Any) -> None:

@@ -57,8 +57,8 @@ class Presence:
     def is_settled(self, now: float) -> bool:
         """Return whether every node that is not lost has sent a message recently.
 
-        A failing switch disconnects several nodes. If other nodes are silent too, they may soon be lost. They are then
-        reported together with the first lost node.
+        A failing switch disconnects several nodes at about the same time. If a node is silent when another is lost, it
+        may be lost soon too. The leader waits for this, and then reports all lost nodes together.
         """
         known = now - self.link_timeout / 2
         return all(when >= known or node in self.lost for node, when in self.seen.items())

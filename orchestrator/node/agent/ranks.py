@@ -342,8 +342,8 @@ class Ranks:
 
     @contextlib.contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
-        """Record any error that occurs while the details of a rank's end are collected. The end itself is still
-        reported.
+        """Within the block, which collects details of a rank's end, record errors instead of raising them, so that the
+        end itself is still reported.
         """
         try:
             yield

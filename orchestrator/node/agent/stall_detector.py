@@ -176,7 +176,7 @@ class HeartbeatReader:
         return found
 
     def new_stalls(self, folder: str, ranks: Iterable[int], now: float) -> list[Stalled]:
-        """Return reports on the stalls that were not returned by an earlier call."""
+        """Return the stalls that have not been returned before."""
         if self.is_off or not os.path.isdir(folder):
             return []
         stalls = self.detector.stalls(

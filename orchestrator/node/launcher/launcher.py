@@ -348,8 +348,8 @@ class Launcher:
         self.report(read(messages.StacksFound, {"ranks": ranks, "recorders": dumps}))
 
     def _described(self, rank: int, pid: int) -> dict[str, Any]:
-        """Return a rank's state and the line of the program at which it is. An error is caught, because it must not end
-        the ranks.
+        """Return a rank's state and the line of the program at which it is. If this fails, return a description without
+        the line, because an error must not end the ranks.
         """
         try:
             return describe(pid, files_of(self.folder, rank)["stack_file"])

@@ -89,7 +89,7 @@ def commit(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
     """Write the state into the folder that `begin` returned, and rename the folder to its final name.
 
     The checkpoint is on the disk when this returns. If `commit` fails, the folder is removed. `manifest.files` maps the
-    name of each file that is already in the folder to its checksum and "bytes"; these files must be on the disk.
+    name of each file that is already in the folder to the file's checksum and size. These files must be on the disk.
     """
     path = temp.with_name(name_of(manifest.step))
     try:
@@ -143,8 +143,8 @@ def _put_in_place(temp: Path, path: Path) -> None:
 
 
 def prune(folder: Path, newest_path: Path, keep: int, keep_best: JobMetric | None = None) -> list[Path]:
-    """Delete the checkpoints of steps up to that of `newest_path`. Keep the newest `keep` checkpoints and the best by
-    the metric `keep_best`. Return the folders of the deleted checkpoints.
+    """Delete old checkpoints, up to the step of `newest_path`. Keep the newest `keep` of these and the best by the
+    metric `keep_best`. Return the folders of the deleted checkpoints.
 
     Raises CheckpointError, and deletes nothing, if the checkpoint at `newest_path` is not complete. Only the sizes of
     its files are checked.

@@ -51,7 +51,7 @@ def random_state(*devices: torch.device) -> RandomState:
 
 
 def _generators(devices: Sequence[torch.device]) -> list[tuple[str, torch.device]]:
-    """Return (name in checkpoints, GPU) for each GPU: cuda, cuda1, cuda2, ..."""
+    """Return (name in checkpoints, GPU) for each GPU in `devices`. The names are cuda, cuda1, cuda2, ..."""
     gpus = [device for device in devices if device.type == "cuda"]
     return [("cuda" if number == 0 else f"cuda{number}", device) for number, device in enumerate(gpus)]
 

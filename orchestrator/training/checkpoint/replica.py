@@ -34,7 +34,9 @@ class SecondCopy:
                 self._commit = (path / COMMIT).read_text("ascii")
 
     def wait(self) -> None:
-        """Wait until the last checkpoint has been copied, or is late. The agent's file is polled."""
+        """Wait until the last checkpoint has a second copy, or until the copy is late. This polls the file in which the
+        agent reports its copies.
+        """
         end = time.monotonic() + MOST_SECONDS
         while self._commit:
             answer = self._read()

@@ -243,7 +243,9 @@ class Receiver:
         return f"{above}/.{last}.receiving" if name.startswith(f"{CHECKPOINTS}/") else self.own
 
     def _note(self, name: str, above: str, files: Mapping[str, Facts], keeps: Sequence[str] | None) -> None:
-        """Record the received files, and delete the received checkpoints that node 0 no longer has."""
+        """Record the files of a received checkpoint. Delete checkpoints that were received earlier and that node 0 no
+        longer has.
+        """
         own = {each for each in self.received if not each.startswith(f"{GIVEN}/")}
         for each in own - {name, *keeps} if keeps is not None else ():
             _delete(place_of(self.task, each))
