@@ -108,8 +108,8 @@ def write_result(folder: Path, rank: int, result: Any) -> Path:
 def read_result(folder: Path, rank: int) -> Any:
     """Return the result that `write_result` wrote, with tensors on the CPU.
 
-    Tensors are read with `weights_only`, so no code of the rank runs here. Raises FileNotFoundError if there is no
-    result, and ModuleNotFoundError if torch is needed and missing.
+    Tensors are read with `weights_only`, so reading a result never runs code from the rank. Raises FileNotFoundError if
+    there is no result, and ModuleNotFoundError if torch is needed and missing.
     """
     path = folder / f"result_{rank}.pt"
     if path.exists():

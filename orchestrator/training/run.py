@@ -167,7 +167,7 @@ class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
 def watch_signals() -> None:
     """Catch SIGTERM and SIGUSR2 in this process, but not in forked workers.
 
-    The first `resume` or `stop_requested` does this too. A script that calls this function must also call
+    The first call of `resume` or `stop_requested` also does this. A script that calls `watch_signals` must call
     `stop_requested` or `after_step` after each step. Otherwise SIGTERM does not end the script.
     """
     _watch_once()

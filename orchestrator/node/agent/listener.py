@@ -37,7 +37,7 @@ class Stranger:
 class Strangers:
     """The connections whose peers have not authenticated themselves yet, the oldest first.
 
-    All nodes of a gang may connect at once, so each method is fast, however many connections there are.
+    Each method is fast for any number of connections, because all nodes of a gang may connect at once.
     """
 
     def __init__(self) -> None:

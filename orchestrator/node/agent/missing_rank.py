@@ -1,5 +1,5 @@
-"""Finds the rank that has not entered the collective in which others wait, from NCCL flight recorder dumps. The module
-does no I/O.
+"""Finds the rank that has not entered the collective in which other ranks wait. It is found in the dumps of NCCL's
+flight recorders. The module does no I/O.
 
 `Groups` maps each process group of a rank to its state (see orchestrator.node.launcher.flight_recorder). A rank that
 waits in a collective itself is named only if no other rank is to blame, because it may wait for the missing rank in

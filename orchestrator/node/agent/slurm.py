@@ -24,8 +24,8 @@ ANSWER_SECONDS = 30.0  # Slurm's controller may need seconds to start a step whe
 
 
 def start_number(environ: Mapping[str, str]) -> int:
-    """Return how many times the agents were started before, by Slurm's requeues or by the first process of a job with
-    spare nodes.
+    """Return the number of this start of the agents, counted from 0. Each requeue by Slurm is a new start, and so is
+    each srun in a job with spare nodes.
     """
     return int(environ.get(START) or environ.get("SLURM_RESTART_COUNT") or 0)
 

@@ -89,8 +89,8 @@ class Tls:
 
 
 def bound_buffers() -> None:
-    """Make asyncio read TLS data in pieces of BUFFER_BYTES. Do nothing before Python 3.11, because asyncio has no
-    buffer of a variable size there.
+    """Make asyncio read TLS data in pieces of BUFFER_BYTES. Do nothing before Python 3.11, whose asyncio has no setting
+    for this.
     """
     if hasattr(sslproto.SSLProtocol, "max_size"):
         sslproto.SSLProtocol.max_size = BUFFER_BYTES

@@ -152,7 +152,7 @@ class _IndexUnpickler(pickle.Unpickler):
 
 
 def index(path: Path) -> dict[str, TensorStorageMetadata]:
-    """Return the sizes and types of a checkpoint's sharded tensors by name.
+    """Return a dict from the name of each sharded tensor of a checkpoint to the tensor's size and type.
 
     Raises CheckpointError if the checkpoint's index can't be read.
     """

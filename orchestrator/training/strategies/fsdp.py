@@ -202,8 +202,8 @@ def _whole(value: Any) -> Any:
 
 
 def _dimensions(setup: Setup) -> dict[str, int]:
-    """Return the sizes of the mesh's dimensions by name: copies of the weights, parts of a copy, and parts of a
-    layer.
+    """Return a dict from the name of each dimension of the mesh to its size. The dimensions are copies of the weights,
+    parts of a copy, and parts of a layer.
     """
     options, world_size = setup.options, setup.ranks.world_size
     shard = options.shard_ranks or world_size // options.tensor_ranks

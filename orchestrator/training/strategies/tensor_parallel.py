@@ -1,4 +1,6 @@
-"""Tensor parallelism, which splits layers over ranks by the task's plan. It adds a dimension to the mesh of fsdp."""
+"""Tensor parallelism, which splits layers over ranks according to the task's plan. It adds a dimension to the device
+mesh of the strategy fsdp.
+"""
 
 from fnmatch import fnmatch
 from typing import Any

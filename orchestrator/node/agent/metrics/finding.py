@@ -40,7 +40,7 @@ class Reader(Protocol):
 
 
 Pids = Mapping[int, int]
-"""The ranks that this node has or had, by their process ids."""
+"""A dict from process id to rank, for the ranks that this node has or had."""
 
 
 def reader_of(followed: Followed) -> Reader | None:
