@@ -64,7 +64,7 @@ _ORDERS = Handlers(messages.Order)
 
 
 class Agent:
-    """The agent of one node, from its start to its exit code."""
+    """The agent of one node: its state, its loop, and its handlers of messages."""
 
     def __init__(self, task: NodeTask, on_outcome: Callable[[Agent, int], None] = lambda *_: None) -> None:
         """Prepare the agent. `on_outcome` receives the exit code once it is certain, shortly before the agent ends."""
