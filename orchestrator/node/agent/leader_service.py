@@ -32,7 +32,9 @@ LINGER_SECONDS = 15.0  # seconds for which nodes that join late still receive th
 
 
 class LeaderService:
-    """The running leader of a gang, with its server and its clock."""
+    """The running leader of a gang, with the server to which the nodes connect, and the task that lets the leader
+    handle time-outs.
+    """
 
     def __init__(self, task: NodeTask, tls: Tls | None, events: EventLog) -> None:
         self.task, self.tls, self.events = task, tls, events

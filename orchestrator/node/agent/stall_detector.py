@@ -1,8 +1,8 @@
 """Detects stalled ranks of one node from their heartbeats and the limits of each phase. The module does no I/O.
 
-In phase `train`, a rank that has completed steps may be silent for max(limit, 10 median steps). The first step,
-evaluation, saving and everything before training have a second, longer limit. Only this node's own monotonic clock is
-used. The leader decides which stall counts as a hang (standstill.py).
+In phase `train`, a rank that has completed steps may be silent for its limit or for 10 times its median step time,
+whichever is longer. The first step, evaluation, saving and everything before training have a second, longer limit. Only
+this node's own monotonic clock is used. The leader decides which stall counts as a hang (standstill.py).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StallDetector:
     ranks: dict[int, RankHeartbeats] = field(default_factory=dict)
 
     def forgive(self, seconds: float) -> None:
-        """Subtract a pause of this agent, in seconds, from every rank's silence."""
+        """Subtract `seconds`, for which this agent was paused, from every rank's silence."""
         for known in self.ranks.values():
             known.changed += seconds
 

@@ -30,8 +30,8 @@ def cut(model: nn.Module, parts: int) -> list[nn.Sequential]:
 
 
 def balance(sizes: Sequence[int], parts: int) -> list[int]:
-    """Return the ends of `parts` consecutive, non-empty groups. The largest group is at most NEARLY times as large as
-    necessary.
+    """Split `sizes` into `parts` consecutive, non-empty groups, and return the index at which each group ends. The
+    largest group is at most NEARLY times as large as necessary.
 
     Within that limit the last group is as small as possible, because its device also computes the loss.
     """
