@@ -11,7 +11,7 @@ from orchestrator.specs.python_environment import PythonEnvironment
 from orchestrator.specs.spec import FORMAT_VERSION, Spec, setting
 from orchestrator.specs.sweeps.search_space import SearchSpace
 
-if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
     from pydantic import BeforeValidator, Field
 
     from orchestrator.specs.fields import (
@@ -108,7 +108,9 @@ class Checkpoint(Spec):
 
 
 class Outputs(Spec):
-    """Which files below the ranks' working folder are copied back. $ORCH_OUTPUT_DIR is copied back whole."""
+    """Selects the files below the ranks' working folder that are copied back to the submitting machine. The files in
+    $ORCH_OUTPUT_DIR are not selected by patterns: all of them are copied back.
+    """
 
     include: tuple[Pattern, ...] = setting("patterns as in .gitignore; all files by default", default=())
     exclude: tuple[OutputPattern, ...] = setting(

@@ -95,8 +95,8 @@ def is_attended(root: Path) -> bool:
 def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "", stdin: int | None = None) -> int:
     """Start a supervisor as a background process and return its pid. It outlives the terminal and gets no secret.
 
-    It exits at once if another supervisor is running. `starts` is a kind of backend if the process must first start a
-    run, the request for which it reads from `stdin`.
+    It exits at once if another supervisor is running. If it must first start a run, `starts` is the run's kind of
+    backend, and the new process reads the request for this run from `stdin`.
     """
     import subprocess
 

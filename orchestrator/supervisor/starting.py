@@ -4,7 +4,7 @@
   limits, affinity and control group. A scheduler's commands run in the same environment.
 - A new supervisor, for a run that starts at once and needs connections to machines (`handover`). The supervisor keeps
   the connections for its later work.
-- The supervisor, for a queued run whose turn has come (`queue`). It restores the environment of the run's submit.
+- The supervisor, for a queued run whose turn has come (`queue`). It restores the environment of the run's submission.
 
 If agents are lost, the supervisor starts new agents with `Backend.relaunch`, which uses the same function of the
 backend as a first start.
@@ -30,7 +30,7 @@ from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.credentials import credentials_for, entrusted
 
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+if TYPE_CHECKING:  # a submission of files that were read before must not wait for pydantic
     from orchestrator.backends.base import Backend
     from orchestrator.specs.plan import LaunchPlan
 

@@ -82,7 +82,7 @@ def ask(runtime: str) -> Engine:
 def engine_pid(engine: str) -> int:
     """Return the pid of the process that starts containers: docker's daemon, or this process for other engines.
 
-    The kernel reports the daemon's pid for the other end of the daemon's socket.
+    The kernel reports the daemon's pid for a connection to the daemon's socket.
     """
     path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if engine == "docker" and path.startswith("unix://"):
@@ -157,9 +157,9 @@ def recorded(node_dir: str) -> str | None:
 def end_containers(
     run_id: str, node_dirs: list[str], node: int | None = None, *, anywhere: bool = False
 ) -> tuple[int, list[str]]:
-    """Remove the run's containers from the engines that its agents recorded. With `anywhere`, search docker too.
+    """Remove the run's containers from the engines that the run's agents recorded. With `anywhere`, also search docker.
 
-    Return the number of removed containers, and descriptions of the remaining ones.
+    Return the number of removed containers, and descriptions of the remaining containers.
     """
     known = {engine for folder in node_dirs if (engine := recorded(folder)) is not None}
     removed, left = 0, []
@@ -175,8 +175,8 @@ def end_containers(
 
 
 def everywhere(node_dirs: Iterable[str]) -> list[Found]:
-    """Return this user's containers of orch from the engines that these agents recorded. If docker answers, search
-    it too.
+    """Return this user's containers of orch from all engines that agents recorded in the folders `node_dirs`. If docker
+    answers, search docker too.
     """
     found: list[Found] = []
     for engine in {*_likely(), *filter(None, map(recorded, node_dirs))}:

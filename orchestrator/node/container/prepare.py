@@ -93,8 +93,8 @@ def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
 
 
 def _make_places(task: NodeTask, attempt: int) -> None:
-    """Create the files and folders to mount. An engine would not create them, or would create them with root as the
-    owner.
+    """Create the files and folders that will be mounted. An engine would refuse a missing file or folder, or would
+    create it with root as the owner.
     """
     folders = [path for path in written_inside(task, attempt) if path != metrics_file(task.run_dir)]
     folders += [task.inputs_dir] if task.inputs else []
@@ -280,8 +280,8 @@ def own_limits() -> tuple[str, ...]:
 
 
 def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that this node's ranks may use. Their names are also valid outside of the job's allocation,
-    because an engine's daemon runs outside.
+    """Return the GPUs that this node's ranks may use, by UUID or number. The names are also valid outside of the
+    scheduler's job, because an engine's daemon runs outside of the job.
 
     The first of these that exists is returned:
 
@@ -306,8 +306,8 @@ def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _as_named(gpus: tuple[str, ...], gpu_flag: str) -> tuple[str, ...]:
-    """Return the names of the GPUs for CDI. Whole cards are named by number, because some versions of CDI don't know
-    their UUIDs.
+    """Return the names by which the engine knows the GPUs. CDI (Container Device Interface) gets the number of a whole
+    card, because some versions of CDI don't know the cards' UUIDs.
     """
     if gpu_flag != "cdi":
         return gpus

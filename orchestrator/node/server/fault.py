@@ -107,7 +107,7 @@ def _ranks(run_dir: str, node: int, marked: list[Process]) -> dict[int, Process]
 
 
 def _status(process: Process, name: str) -> list[int]:
-    """Return the numbers in a line of /proc/PID/status; empty if the process has ended."""
+    """Return the numbers in the line `name` of /proc/PID/status, such as NSpid; empty if the process has ended."""
     try:
         with open(f"/proc/{process.pid}/status", encoding="utf-8", errors="replace") as file:
             lines = [line.split() for line in file]

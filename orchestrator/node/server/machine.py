@@ -176,7 +176,8 @@ def lives(request: Request) -> bool | None:
     """Return whether the agent of the request's run, node and start is alive; None if the start has not recorded its
     agent yet.
 
-    An earlier start's agent does not count. It has ended, and if it counted, the run would be started again by mistake.
+    The agent of an earlier start is ignored. It has ended, so the answer would be False, and the run would be started
+    again by mistake.
     """
     agent, start = recorded_agent(request), request.get("start")
     marker = f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{start}"

@@ -23,8 +23,8 @@ def hold_umask() -> None:
 
 
 def users_umask() -> int:
-    """Return the umask with which this process was started, in the form that `subprocess` takes: -1 if it was never
-    changed.
+    """Return the umask with which this process was started, in the form that `subprocess` takes: -1 (keep the umask) if
+    this process has not changed its umask.
     """
     return _users
 
@@ -42,7 +42,9 @@ def file_mode() -> int:
 
 @contextlib.contextmanager
 def as_orch() -> Iterator[None]:
-    """Make files private that are created within the block, in a process that otherwise has the user's umask."""
+    """Make the files that are created within the block private. Outside of the block, this process uses the user's
+    umask.
+    """
     held = os.umask(PRIVATE)
     os.umask(held if _users == _UNCHANGED else held | PRIVATE)
     try:
