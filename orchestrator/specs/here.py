@@ -158,7 +158,9 @@ def check_code(job: Job, code_dir: Path) -> list[Problem]:
 
 
 def _check_options(training: Training, code_dir: Path) -> list[Problem]:
-    """Return a problem for each option that the task never reads, because such an option would have no effect."""
+    """Return a problem for each training option that the task (the user's Python file) never reads, because such an
+    option would have no effect.
+    """
     if not training.options:
         return []
     import difflib

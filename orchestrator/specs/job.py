@@ -122,7 +122,9 @@ class Outputs(Spec):
 
 
 class Retry(Spec):
-    """The number of restarts of all ranks for each cause of failure. null is unlimited while the run makes progress."""
+    """For each cause of failure, the largest number of restarts of all ranks. null means no limit as long as the run
+    makes progress.
+    """
 
     user_error: Budget = 0
     infra: Budget = 3

@@ -43,7 +43,8 @@ def attend(root: Path) -> None:
     """Start a supervisor if runs are live and no supervisor is running. Send SIGCONT to a supervisor that was stopped
     (SIGSTOP).
 
-    A command that only shows runs works even if the disk is too full for the supervisor's files.
+    If the disk is too full for the supervisor's files, no error is raised, so that commands that only show runs still
+    work.
     """
     if is_any_live(root):
         try:

@@ -58,8 +58,8 @@ class Found:
 
 
 def ask(runtime: str) -> Engine:
-    """Return the runtime's facts about itself. Raises EngineError if the runtime is missing, does not answer, or
-    refuses this user.
+    """Query the container runtime, and return its version and other facts. Raises EngineError if the runtime is
+    missing, does not answer, or refuses this user.
     """
     if runtime == "docker":
         found = parse_json(call(runtime, "info", "--format", "{{json .}}") or "{}")
@@ -93,7 +93,9 @@ def engine_pid(engine: str) -> int:
 
 
 def can_lift_limits(pid: int) -> bool:
-    """Return whether the process has CAP_SYS_RESOURCE. A daemon that runs in a container may lack it."""
+    """Return whether the process may raise its limits without bound, by the capability CAP_SYS_RESOURCE. An engine's
+    daemon that runs in a container may lack this capability.
+    """
     return bool(int(status_of(pid, "CapEff") or "0", 16) >> CAP_SYS_RESOURCE & 1)
 
 
@@ -101,7 +103,9 @@ def can_lift_limits(pid: int) -> bool:
 
 
 def ours(engine: str, run_id: str | None = None, node: int | None = None) -> list[Found]:
-    """Return this user's containers of orch, running or not. Raises EngineError if the engine does not answer."""
+    """Return the containers that orch has started for this user, running or not. If `run_id` or `node` is given, return
+    only the containers of this run or node. Raises EngineError if the engine does not answer.
+    """
     filters = [f"label={RUN}={run_id}" if run_id else f"label={RUN}", f"label={OWNER}={os.getuid()}"]
     filters += [f"label={NODE}={node}"] if node is not None else []
     words = [word for each in filters for word in ("--filter", each)]

@@ -129,8 +129,8 @@ def remove_scratch(task: NodeTask) -> None:
 
 
 def remove_compiled(task: NodeTask) -> None:
-    """Remove the code that the run's ranks have compiled in containers on this node, after the last container has
-    ended.
+    """Remove the code that the run's ranks have compiled in containers on this node. This is called after the last
+    container has ended.
     """
     if task.container is not None:
         shutil.rmtree(compiled_folder(task), ignore_errors=True)
@@ -144,8 +144,8 @@ def container_id(cidfile: str) -> str:
 
 
 def pinned(task: NodeTask, record: Mapping[str, Any]) -> NodeTask:
-    """Return the task with the image id that its first start used. So later starts use the same image, even if its
-    tag moves.
+    """Return the task with the id of the image that the run's first start used on this node. So later starts use the
+    same image, even if the image's tag moves.
     """
     if task.container is None or not record.get("image_id"):
         return task
@@ -163,8 +163,8 @@ def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
 
 
 def ended_with(task: NodeTask, code: int) -> int:
-    """Convert the container runtime's exit code to the launcher's. If signal N ended the launcher, the runtime exits
-    with 128 + N, and this returns -N.
+    """Convert the container runtime's exit code to the launcher's exit code. If signal N ended the launcher, the
+    runtime exits with 128 + N. In this case return -N.
     """
     if task.container is None or code <= 128 or code - 128 not in set(signal.Signals):
         return code
@@ -271,9 +271,10 @@ def node_resources(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -
 
 
 def own_limits() -> tuple[str, ...]:
-    """Return this process's own limits as options for podman. Without these options, podman would raise the limits.
+    """Return this process's own limits as options for podman.
 
-    If podman itself runs in a container, it has no permission to raise them.
+    Without these options, podman would try to raise the limits. This fails if podman has no permission for it, for
+    example inside a container.
     """
     kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
     return tuple(f"{name}={resource.getrlimit(kind)[1]}:{resource.getrlimit(kind)[1]}" for name, kind in kinds.items())

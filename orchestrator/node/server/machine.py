@@ -224,9 +224,10 @@ def _names(folder: str) -> list[str]:
 
 
 def cancel(request: Request, _: bytes) -> Answer:
-    """Record the cancel in the run's folder, which the agents read. Then send TERM to the node's agent.
+    """Record the cancel in a file of the run's folder, which the agents read. Then send SIGTERM to the node's agent.
 
-    If `node` is null, TERM goes to all agents on this machine. If `cancel` is null, the cancel is already recorded.
+    If `node` is null, SIGTERM is sent to all of the run's agents on this machine. If `cancel` is null, the cancel is
+    already recorded.
     """
     run_dir = at_user(request["run_dir"])
     if not os.path.isdir(run_dir):

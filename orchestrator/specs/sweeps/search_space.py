@@ -73,7 +73,9 @@ def _choices(value: object) -> object:
 
 
 class SearchSpace(Spec):
-    """The space that `orch submit --search` searches; the metric is the job's."""
+    """The values that `orch submit --search` may choose for each key, and the seed of the samplers. The job's `metric`
+    judges the trials.
+    """
 
     space: dict[Line, Annotated[Range, BeforeValidator(_choices), Also("array")]] = setting(
         "a range or choices for each key; the keys are those of --sweep", min_length=1
