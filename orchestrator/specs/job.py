@@ -108,8 +108,8 @@ class Checkpoint(Spec):
 
 
 class Outputs(Spec):
-    """Selects the files below the ranks' working folder that are copied back to the submitting machine. The files in
-    $ORCH_OUTPUT_DIR are not selected by patterns: all of them are copied back.
+    """Selects the files below the ranks' working folder that are copied back to the submitting machine. All files in
+    $ORCH_OUTPUT_DIR are copied back without a selection.
     """
 
     include: tuple[Pattern, ...] = setting("patterns as in .gitignore; all files by default", default=())

@@ -142,7 +142,7 @@ def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[li
 
 def _is_wanted(name: str, request: Request, *, beats: bool) -> bool:
     """Return whether the request wants the file. With `beats`, it wants only heartbeats and the samples of the node's
-    use, else only other files.
+    resource use, else only other files.
     """
     last, ranks = name.rpartition("/")[2], request.get("ranks")
     log, beat = _LOG.fullmatch(last), _BEAT.fullmatch(last)

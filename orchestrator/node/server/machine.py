@@ -224,7 +224,7 @@ def _names(folder: str) -> list[str]:
 
 
 def cancel(request: Request, _: bytes) -> Answer:
-    """Record the cancel in a file of the run's folder, which the agents read. Then send SIGTERM to the node's agent.
+    """Record the cancel in a file that the agents read. Then send SIGTERM to the node's agent.
 
     If `node` is null, SIGTERM is sent to all of the run's agents on this machine. If `cancel` is null, the cancel is
     already recorded.
