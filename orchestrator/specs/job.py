@@ -108,9 +108,7 @@ class Checkpoint(Spec):
 
 
 class Outputs(Spec):
-    """Selects the files below the ranks' working folder that are copied back to the submitting machine. All files in
-    $ORCH_OUTPUT_DIR are copied back without a selection.
-    """
+    """Selects files below the ranks' working folder to copy back. All files in $ORCH_OUTPUT_DIR are copied back."""
 
     include: tuple[Pattern, ...] = setting("patterns as in .gitignore; all files by default", default=())
     exclude: tuple[OutputPattern, ...] = setting(
@@ -122,9 +120,7 @@ class Outputs(Spec):
 
 
 class Retry(Spec):
-    """For each cause of failure, the largest number of restarts of all ranks. null means no limit as long as the run
-    makes progress.
-    """
+    """The most restarts of all ranks, for each cause of failure. null means no limit while the run makes progress."""
 
     user_error: Budget = 0
     infra: Budget = 3

@@ -190,7 +190,7 @@ def everywhere(node_dirs: Iterable[str]) -> list[Found]:
 
 
 def _likely() -> tuple[str, ...]:
-    """Return the engines that are searched even if no agent has recorded them.
+    """Return the engines that are searched for containers even if no agent has recorded them.
 
     Podman is not searched, because its first use by a user leaves a process behind.
     """

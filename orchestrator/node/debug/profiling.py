@@ -52,8 +52,8 @@ def record(run_dir: str, node_rank: int, steps: int, seconds: float) -> list[dic
 
 
 def _answers(events: str, attempt: str, order: Order, end: float) -> list[dict[str, Any]]:
-    """Wait until all ranks have recorded or ended, or until time `end`. Then return each rank's files, or the reason
-    why there are none.
+    """Wait until each rank has recorded its profile or ended, or until time `end`. Then return each rank's files, or
+    the reason why a rank has no files.
 
     When a rank's trace has its final name, the rank has finished recording, because it writes the trace last.
     """

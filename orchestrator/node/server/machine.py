@@ -239,10 +239,11 @@ def cancel(request: Request, _: bytes) -> Answer:
 
 
 def _agents(request: Request) -> tuple[list[int], list[Process]]:
-    """Return the numbers of the requested nodes and the known agents of these nodes. If the request's `node` is null,
+    """Return the numbers of the requested nodes, and the known agents of these nodes. If the request's `node` is null,
     all nodes of the run are requested.
 
-    agents: the agents in the requester's record, by node. They are used if this machine has no record.
+    The request's `agents` is a dict from node number to the agent in the requester's record. Such an agent is used if
+    this machine has no record of it.
     """
     known, nodes = request.get("agents") or {}, [request["node"]]
     if nodes == [None]:

@@ -46,8 +46,8 @@ def look_at_queue(request: Request, _: bytes) -> Answer:
 
 
 def take_ticket(request: Request, _: bytes) -> Answer:
-    """Enter a run into the queue for places: write its ticket, which replaces its earlier ticket. Raises RefusedError
-    if the users of this machine share no folder.
+    """Enter a run into the queue for places (GPUs or slots): write a ticket for the run, and remove the run's earlier
+    ticket. Raises RefusedError if the users of this machine share no folder.
     """
     folder, run_id = _shared(), request["run_id"]
     if folder is None:

@@ -14,7 +14,7 @@ _users = _UNCHANGED
 
 
 def hold_umask() -> None:
-    """Make all files private that this process creates from now on. `users_umask` returns the original umask."""
+    """From now on, make all files that this process creates private. `users_umask` returns the umask from before."""
     global _users  # noqa: PLW0603 (a umask is the process's)
     former = os.umask(PRIVATE)
     if _users == _UNCHANGED:

@@ -73,9 +73,7 @@ def _choices(value: object) -> object:
 
 
 class SearchSpace(Spec):
-    """The values that `orch submit --search` may choose for each key, and the seed of the samplers. The job's `metric`
-    judges the trials.
-    """
+    """The values that `orch submit --search` may choose for each key. The job's `metric` judges the trials."""
 
     space: dict[Line, Annotated[Range, BeforeValidator(_choices), Also("array")]] = setting(
         "a range or choices for each key; the keys are those of --sweep", min_length=1
