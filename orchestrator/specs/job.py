@@ -11,7 +11,7 @@ from orchestrator.specs.python_environment import PythonEnvironment
 from orchestrator.specs.spec import FORMAT_VERSION, Spec, setting
 from orchestrator.specs.sweeps.search_space import SearchSpace
 
-if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
     from pydantic import BeforeValidator, Field
 
     from orchestrator.specs.fields import (
@@ -109,7 +109,7 @@ class Checkpoint(Spec):
 
 
 class Outputs(Spec):
-    """Which files below the ranks' working folder are copied back. $ORCH_OUTPUT_DIR is copied back whole."""
+    """Selects files below the ranks' working folder to copy back. All files in $ORCH_OUTPUT_DIR are copied back."""
 
     include: tuple[Pattern, ...] = setting("patterns as in .gitignore; all files by default", default=())
     exclude: tuple[OutputPattern, ...] = setting(
@@ -121,7 +121,7 @@ class Outputs(Spec):
 
 
 class Retry(Spec):
-    """The number of restarts of all ranks for each cause of failure. null is unlimited while the run makes progress."""
+    """The most restarts of all ranks, for each cause of failure. null means no limit while the run makes progress."""
 
     user_error: Budget = 0
     infra: Budget = 3

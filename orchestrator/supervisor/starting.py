@@ -29,7 +29,7 @@ from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.credentials import credentials_for, entrusted
 
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+if TYPE_CHECKING:  # a submission of files that were read before must not wait for pydantic
     from orchestrator.backends.base import Backend
     from orchestrator.specs.plan import LaunchPlan
 

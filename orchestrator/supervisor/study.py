@@ -41,8 +41,8 @@ class Halving:
     """Asynchronous successive halving (ASHA), which stops bad trials early.
 
     A rung is a step at which trials are compared. A trial continues after a rung if it is among the best quarter of the
-    trials at this rung. `take` gets the journal's entries in order. `stopped` maps each trial to stop to the value that
-    decided this.
+    trials at this rung. `take` gets the journal's entries in order. `stopped` is a dict from each trial that must be
+    stopped to the metric value that decided this.
 
     The first rung is at one hundredth of the number of steps of the first completed trial. Values that were reported
     before the end of that trial are compared at its end. optuna's setting "auto" would ignore these values.

@@ -1,4 +1,4 @@
-"""The surroundings of a submit (environment variables, umask, limits, affinity, control group), which the agents on
+"""The surroundings of a submission (environment variables, umask, limits, affinity, control group), which the agents on
 this machine inherit.
 
 A later start runs in a process with the same surroundings, as far as the kernel permits that.
@@ -54,7 +54,8 @@ def umask() -> int:
 
 
 def restore(kept: Mapping[str, Any]) -> list[str]:
-    """Set the recorded surroundings for this process. Return a sentence for each part that can't be restored.
+    """Give this process the recorded working folder, limits and CPU affinity. Return a sentence for each part that
+    can't be restored, which may also be the control group.
 
     The parent process has already set the environment variables and the umask.
     """

@@ -29,7 +29,9 @@ _CLOSES: Final = {"[": "]", "{": "}"}
 
 @dataclass(frozen=True)
 class Axis:
-    """One key of a sweep: the word that the user wrote, the job's field, and its values as texts."""
+    """One key of a sweep: the word that the user wrote for it, the job's field that it sets, and the values of the
+    field as texts.
+    """
 
     word: str
     field: str  # job.A.B, or the option of a program
