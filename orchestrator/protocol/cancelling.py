@@ -18,7 +18,8 @@ ROOM: Final = 512  # bytes of each reserve; a cancel's record is smaller
 def keep_room_for_cancel(folder: str | Path) -> None:
     """Write a reserve file, which can be turned into cancel.json if the disk later has no free space or inode.
 
-    The folder is the run's or a node's, because the submit command and each agent reserve space on their own disks.
+    The submit command passes the run's folder, and each agent passes its node's folder, so each of their disks has a
+    reserve.
     """
     with contextlib.suppress(OSError):
         overwrite_line(f"{folder}/reserve.json", {}, ROOM)

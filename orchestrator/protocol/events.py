@@ -75,7 +75,7 @@ class OfAttempt(Event):
 
 
 class Snapshot(Event, kind="snapshot"):
-    """The code folder was copied at submit."""
+    """The code folder was copied when the run was submitted."""
 
     files: Count
     bytes: Count
@@ -353,9 +353,10 @@ class Started(OfAttempt, kind="started"):
 
 
 class FirstStepsSeen(OfAttempt, kind="first_steps"):
-    """The first signs of the step at which rank 0's program began. They show whether it loaded the offered checkpoint.
+    """The first evidence of the step at which rank 0's program began, which shows whether the program loaded the
+    offered checkpoint.
 
-    One of `loaded`, `steps` and `saved` is set.
+    Exactly one of `loaded`, `steps` and `saved` is set.
     """
 
     offered_step: Optional[int] = None

@@ -73,7 +73,9 @@ def _forms(name: str, value: str, shortest: int) -> Iterator[tuple[str, str]]:
 
 
 def _encoded(value: str) -> Iterator[str]:
-    """Yield a long value in URL form, in hexadecimal, and in base64 for each offset at which it may begin."""
+    """Yield a long value in URL form, in hexadecimal, and in its base64 forms, which depend on the position of the
+    value in the encoded text.
+    """
     if len(value) < LONG:
         return
     raw = value.encode("utf-8", "surrogateescape")

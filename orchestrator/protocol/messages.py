@@ -37,7 +37,9 @@ class Report(OfKind):
 
 
 class Request(OfKind):
-    """A request to the neighbour server of node `to`, by which the agents of two nodes talk directly."""
+    """A request from an agent to the agent of node `to`, which receives it with its neighbour server (the server for
+    other agents).
+    """
 
     kinds = REQUESTS
     to: Node

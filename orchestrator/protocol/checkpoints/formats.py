@@ -90,7 +90,9 @@ def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> 
 
 
 def _is_folder_of_files(name: str, files: Collection[str], folders: Collection[str]) -> bool:
-    """Return whether a folder with these entries is one checkpoint of another library, complete or not."""
+    """Return whether a folder with these entries is one checkpoint, complete or not, of a library that saves several
+    files per folder (accelerate, Megatron and others).
+    """
     if any(_OF_ACCELERATE.fullmatch(each) for each in files) or "CKPT.yaml" in files:
         return True
     if name.endswith(".orbax") or _TORN_ORBAX in name or any(each in files for each in _ORBAX):
@@ -133,8 +135,8 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
 
 
 def tracker_of(folder: str, kind: Format) -> str:
-    """Return the name of the file of `TRACKERS` that belongs to a checkpoint's folder, or an empty text if the format
-    has no such file.
+    """Return the name of the file beside a checkpoint's folder in which its framework names the newest checkpoint.
+    Return "" if the framework writes no such file.
     """
     if kind is Format.DEEPSPEED:
         return _OF_DEEPSPEED

@@ -229,10 +229,10 @@ def _of_file(path: str, info: os.stat_result, kind: Format | None = None) -> Sav
 
 
 def files_of(saved: Saved) -> dict[str, int]:
-    """Return the size of each file of a checkpoint, by its path relative to the folder that contains the checkpoint.
+    """Map each file of a checkpoint (its path relative to the folder that contains the checkpoint) to its size.
 
-    For DeepSpeed and Megatron the result includes the file beside the folder that names the newest checkpoint. Neither
-    framework finds the checkpoint without this file.
+    For DeepSpeed and Megatron, the result includes the file that names the newest checkpoint and lies beside the
+    checkpoint's folder. Neither framework finds the checkpoint without this file.
     """
     above, name = os.path.split(saved.path)
     if not os.path.isdir(saved.path):
