@@ -57,8 +57,8 @@ def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
     """Return a rule for an error of CUDA or NCCL. If the program caused the error, the rule only gives a hint, and
     later rules decide the cause.
 
-    Only the first of all these patterns that matches the text counts, because the text may also have other messages of
-    NCCL, such as notes on retries, which a later pattern would match.
+    If the patterns of several such rules match the text, only the rule that was made first applies. The text may also
+    have other messages of NCCL, such as notes on retries, which the pattern of a later rule would match.
     """
     _GPU_PATTERNS.append(pattern)
 

@@ -285,7 +285,9 @@ def _never_started(root: Path, sweep: str, search: Search, trials: Iterable[Tria
 
 
 def news_of(root: Path, sweep: str, search: Search, trials: Iterable[Trial]) -> list[Entry]:
-    """Return the entries that the journal lacks, for trials whose runs have ended."""
+    """Return the entries (values and ends) that the journal lacks for those trials whose runs have ended or were
+    removed.
+    """
     found: list[Entry] = []
     for trial in trials:
         if trial.end is None:

@@ -140,8 +140,8 @@ class RunDir:
         return self.made_of("plan.json", _plan_of)
 
     def code_files(self) -> dict[str, list[str]]:
-        """Return the kind and hash of each file of the copied code, by path. The result is empty if the record
-        of the copy is lost.
+        """Map the path of each file of the copied code to its kind and hash. The result is empty if the record of the
+        copy is lost.
         """
         listing = self.read("code.json")
         files = listing.get("files") if listing is not None else None
@@ -363,14 +363,14 @@ def _check_elsewhere(folder: Path, profile: Mapping[str, Any]) -> None:
 
 
 def live_runs(root: Path) -> list[RunDir]:
-    """Return the runs that have a live mark, so that they may still be active. Marks of runs that were never
-    recorded are ignored.
+    """Return the runs that have a live mark (a file in ROOT/live), so that they may still be active. Marks of runs that
+    were never recorded are ignored.
     """
     return [RunDir(root / "runs" / name) for name in _live_names(root)]
 
 
 def is_any_live(root: Path) -> bool:
-    """Return whether any run has a live mark."""
+    """Return whether any run has a live mark (a file in ROOT/live), so that it may still be active."""
     return any(True for _ in _live_names(root))
 
 
@@ -379,12 +379,13 @@ def _live_names(root: Path) -> Iterator[str]:
 
 
 def is_live(root: Path, run: RunDir) -> bool:
-    """Return whether the run has a live mark, which is removed after its verdict."""
+    """Return whether the run has a live mark (a file in ROOT/live), which is removed after the run's end is recorded.
+    """
     return (root / "live" / run.run_id).exists()
 
 
 def retire(root: Path, run: RunDir) -> None:
-    """Remove the live mark of a run whose verdict is recorded."""
+    """Remove the live mark (the file in ROOT/live) of a run whose end is recorded."""
     (root / "live" / run.run_id).unlink(missing_ok=True)
 
 
@@ -534,9 +535,10 @@ def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
 
 
 def tidy(run: RunDir) -> None:
-    """Remove files that an ended run does not need: incomplete files of killed writers, tasks and secrets, reserves.
+    """Remove the files that an ended run does not need: incomplete files that killed processes left, the nodes' tasks,
+    secrets, the start lock, and reserve files.
 
-    Files whose writer still runs are kept, because another command may be writing the run's verdict.
+    Incomplete files whose writer still runs are kept, because another command may be writing the run's verdict.
     """
     begun = [*run.path.glob(".*.tmp"), *run.path.glob("nodes/*/.*.tmp"), *run.path.glob("nodes/*/*.tmp")]
     left = [path for path in begun if not files.is_being_written(path)]

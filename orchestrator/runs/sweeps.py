@@ -46,7 +46,9 @@ def make_sweep(root: Path, sweep: str, folder: str | None, record: Record) -> Pa
 
 
 def share(folder: Path, run: RunDir, names: Sequence[str]) -> None:
-    """Share files of a sweep with one of its runs. Files become hard links, and folders become symbolic links."""
+    """Link a sweep's files with these names into the folder of one of its runs. Files become hard links, and folders
+    become symbolic links.
+    """
     try:
         for name in names:
             if (folder / name).is_dir():

@@ -135,7 +135,7 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
 
 
 def tracker_of(folder: str, kind: Format) -> str:
-    """Return the name of the file beside a checkpoint's folder in which its framework names the newest checkpoint.
+    """Return the name of the file in which the framework names the newest checkpoint, beside the checkpoint's folder.
     Return "" if the framework writes no such file.
     """
     if kind is Format.DEEPSPEED:
@@ -179,7 +179,7 @@ def _is_tracked(folder: str) -> bool:
 
 
 def _has_all_shards(folder: str, files: Collection[str]) -> bool:
-    """Return whether all files exist that the folder's index files of shards name."""
+    """Return whether all shards exist that the index files (`*.index.json`) in the folder list."""
     for name in files:
         if name.endswith(".index.json"):
             shards = _json_in(f"{folder}/{name}").get("weight_map")
@@ -229,8 +229,8 @@ def metric_of(path: str, kind: Format) -> dict[str, float]:
 
 
 def _metric_of_trainer(name: str, state: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics of the last evaluation. If there are none, return the best metric if this checkpoint is the
-    best one.
+    """Return the metrics of the last evaluation. If there are none and this checkpoint is the best one, return the best
+    metric.
     """
     log = state.get("log_history")
     for entry in reversed(log if isinstance(log, list) else []):

@@ -203,7 +203,8 @@ class _Search:
         return found
 
     def _entries(self, folder: str) -> tuple[dict[str, os.stat_result], list[str]]:
-        """Return (stat results of the plain files, the readable folders)."""
+        """Return (a dict from name to stat result of the folder's plain files, the names of its readable subfolders).
+        """
         files: dict[str, os.stat_result] = {}
         folders: list[str] = []
         with contextlib.suppress(OSError), os.scandir(folder) as entries:

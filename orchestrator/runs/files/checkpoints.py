@@ -246,7 +246,7 @@ def _of_other_format(saved: Saved) -> Checkpoint:
 
 
 def best(checkpoints: Iterable[Checkpoint], of_job: JobMetric | None = None) -> tuple[Checkpoint, str] | None:
-    """Return (the best complete checkpoint, the reason), or None if no checkpoint has a metric.
+    """Return (the best complete checkpoint, the reason for the choice), or None if no checkpoint has a metric.
 
     The metric is the job's, else accuracy, else the first metric. If several checkpoints have the best value, the
     newest is returned.

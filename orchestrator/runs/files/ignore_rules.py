@@ -142,7 +142,7 @@ def measure_left_out(top: Path, paths: Sequence[str], rules: Rules, sent: Collec
 
 
 def _unmatched_links(top: Path, paths: Sequence[str], rules: Rules) -> list[tuple[str, str]]:
-    """Return [path, target] of each link to a folder among these paths that no line of an ignore file excludes."""
+    """Return [path, target] of each path that is a link to a folder and that no line of an ignore file excludes."""
     links = [path for path in paths if not path.endswith("/") and os.path.isdir(top / path)]
     return [(path, os.path.realpath(top / path)) for path in links if not rules.why_left_out(f"{path}/x")]
 

@@ -48,7 +48,7 @@ class LogFile(Value):
     path: Path
 
     def opened(self, suffix: str = "") -> BinaryIO:
-        """Open the log, or its rotated part (`.1`).
+        """Open the log or, with the suffix `.1`, the older part that was split off by a rotation.
 
         Raises FileNotFoundError if it is missing, and StoreError if it can't be read.
         """
@@ -91,7 +91,7 @@ class Selection(Value):
 
 
 def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
-    """Return the selected logs that exist, by attempt and rank."""
+    """Return the selected logs that exist, sorted by attempt and rank."""
     if selection.launchers:
         return _launcher_logs(run, selection)
     found = (
@@ -117,7 +117,7 @@ def launchers_instead(run: RunDir, selection: Selection) -> Selection | None:
 
 
 def _launcher_logs(run: RunDir, selection: Selection) -> list[LogFile]:
-    """Return the launchers' logs that are not empty, by node."""
+    """Return the launchers' logs that are not empty, sorted by node."""
     found = []
     for path in run.path.glob("nodes/*/launcher.log"):
         node = path.parent.name
@@ -330,8 +330,8 @@ def _is_beat(name: str) -> bool:
 
 
 def _numbered(folder: str, prefix: str = "", suffix: str = "") -> Iterator[tuple[int, str]]:
-    """Yield (number, path) of each entry of a folder that is called by a number between `prefix` and `suffix`. The
-    paths are strings, because creating a thousand Path objects is slow.
+    """Yield (number, path) of each entry of a folder whose name is `prefix`, a number, and `suffix`. The paths are
+    strings, because creating a thousand Path objects is slow.
     """
     for name in reading.names_in(folder):
         number = name.removeprefix(prefix).removesuffix(suffix)

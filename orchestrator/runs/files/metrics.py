@@ -180,7 +180,7 @@ def series(run: RunDir, metric: str) -> list[tuple[float, float]]:
 
 
 def names_of_series(run: RunDir) -> set[str]:
-    """Return the names of the metrics that a run has written by step."""
+    """Return the names of the metrics that a run has written with a step number."""
     return _whole_series(run).names()
 
 
