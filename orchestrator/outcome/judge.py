@@ -305,7 +305,8 @@ def _of_no_rank(records: Records, end: GangEnded) -> Verdict:
 
     1. The reason of a node that left because node 0's process was paused. Node 0 itself recorded only that the node
        left.
-    2. The reason of a node that never joined. Node 0 recorded only that the node is missing.
+    2. The reason of a node that never joined, followed by one of the reasons below. Node 0 recorded only that the node
+       is missing.
     3. The problem of the failed node, with the names of all nodes that reported the same problem.
     4. The reason that node 0 reported.
     """

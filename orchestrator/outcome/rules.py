@@ -390,9 +390,10 @@ def cause_of(end: RankEnd, *, folder_lost: bool = False) -> Cause:
 
 
 def blamed(words: str, cause: Cause) -> Party:
-    """Return the party to blame for an end that no rank caused. `words` is the reason of the end.
+    """Return the party to blame for an end that no rank caused. `words` is the recorded reason for the end.
 
-    If no pattern matches, the first of `_ENDS` with this cause names the party.
+    The party is that of the rule whose pattern matches `words`. If no pattern matches, it is that of the first rule of
+    `_ENDS` with this cause.
     """
     if not cause:
         return Party.NOBODY

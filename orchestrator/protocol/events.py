@@ -134,7 +134,9 @@ class StartProblem(Event, kind="start_problem"):
 
 
 class Clock(Event, kind="clock"):
-    """The clock of node `of` is `ahead` seconds ahead of the submitting machine's. It is measured at each start."""
+    """The clock of node `of` is `ahead` seconds ahead of the submitting machine's. The difference is measured at each
+    start.
+    """
 
     of: Node
     ahead: float

@@ -107,8 +107,8 @@ def in_words(names: Iterable[str]) -> str:
 
 
 def nodes_in_words(nodes: Sequence[tuple[int, str]]) -> str:
-    """Return nodes, given by rank and host, as text for people: `node 3 (n4), node 5 (n6)`, or `nodes 3-61
-    (n[4-62])`.
+    """Return nodes as text for people: `node 3 (n4), node 5 (n6)`, or `nodes 3-61 (n[4-62])`. Each node is given as
+    (number, host).
     """
     if len(nodes) < FOLD_FROM:
         return ", ".join(f"node {rank} ({host})" for rank, host in nodes)

@@ -101,13 +101,13 @@ class Probed(Answer):
 
 
 class FilesWanted(Answer):
-    """The files of the checkpoint that the answering node lacks."""
+    """The first answer to Keep: the names of the checkpoint's files that the answering node lacks."""
 
     wanted: Strings = ()
 
 
 class Kept(Answer):
-    """The received checkpoint was moved to its final folder."""
+    """The final answer to Keep: the received checkpoint was moved to its final folder."""
 
     kept: str = ""
 
@@ -327,7 +327,7 @@ class RanksIdle(OfAttempt, kind="idle"):
 
 
 class HandedOver(OfAttempt, kind="handed_over"):
-    """The nodes that received the checkpoint, and each node that did not, with the reason."""
+    """The nodes that received the checkpoint, and each node that did not receive it with the reason."""
 
     given: tuple[Node, ...] = ()
     failed: tuple[tuple[Node, str], ...] = ()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 class Progress(NamedTuple):
     """The progress of a run: the step of its newest checkpoint. If no such step is known, it is the newest step in a
-    heartbeat and the time of the last write to a checkpoint.
+    heartbeat and the time of the last write to a file of the program.
 
     A greater value means more progress. A run with the step of a checkpoint compares as greater than a run without one.
     """

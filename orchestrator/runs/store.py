@@ -156,7 +156,7 @@ class RunDir:
         return member_of(HandleStatus, handle.get("state")) if handle is not None else None
 
     def ending(self) -> Ending | None:
-        """Return the recorded end of the run, or None if it has not ended or the record is damaged."""
+        """Return the recorded end of the run. Return None if the run has not ended, or if the record is damaged."""
         try:
             kept = self.read("verdict.json")
         except StoreError:
@@ -323,7 +323,8 @@ def create_run(
     indexed: bool = True,
     hold_start: Callable[[RunDir], object] = lambda _: None,
 ) -> RunDir:
-    """Record a run: create its folder (a link if `folder` is elsewhere), its record, its index entry and its live mark.
+    """Record a run: create its folder (a link if `folder` is elsewhere), its record, its entry in ROOT/index, and its
+    live mark (a file in ROOT/live).
 
     A caller that creates many runs passes `indexed=False`, and adds all of them to the index at once. `hold_start`
     takes the start lock. It is called after the folder is created, and before the record makes the run visible to other
@@ -556,7 +557,7 @@ def tidy(run: RunDir) -> None:
 
 
 def remove_run(root: Path, run: RunDir) -> None:
-    """Delete a run's folder and its live mark. Readers of the index skip removed runs.
+    """Delete a run's folder and its live mark (the file in ROOT/live). Readers of the index skip removed runs.
 
     The folder is renamed first, because another command may be writing into it. The new name identifies the deleting
     process. If that process is killed, `orch gc` can delete the rest at once.

@@ -108,7 +108,9 @@ def find_runs(root: Path, reference: str, *, newest: bool = True) -> list[RunDir
 
 
 def newest_sweep(root: Path) -> str:
-    """Return the sweep of the newest point. Raises RunNotFoundError if there is none."""
+    """Return the sweep to which the newest point (run of a sweep) belongs. Raises RunNotFoundError if there is no
+    point.
+    """
     for run in newest_runs(root):
         if (sweep := sweep_of(run.run_id)) is not None:
             return sweep

@@ -44,7 +44,7 @@ class Hasher(Protocol):
 
 
 def hasher(algorithm: Algorithm) -> Hasher:
-    """Start a hash. Raises NotInstalledError if the package is missing."""
+    """Return a new hash object for this algorithm. Raises NotInstalledError if the package is missing."""
     if algorithm is Algorithm.SHA256:
         return hashlib.sha256()
     try:

@@ -17,7 +17,7 @@ from orchestrator.protocol.task import NodeTask
 
 @dataclass(frozen=True)
 class Places:
-    """The folders in which a run's checkpoints may be, and the job's settings for them."""
+    """The folders in which a run's checkpoints may be, and the job's settings for checkpoints."""
 
     run_dir: str
     code_dir: str

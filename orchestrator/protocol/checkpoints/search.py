@@ -60,16 +60,16 @@ class Saved:
 
     @property
     def is_counted(self) -> bool:
-        """Return whether `step` is reliable, because a known framework wrote it. The number in any other name may be a
-        year.
+        """Return whether `step` is reliable: a framework that orch knows must have written it. The number in any other
+        name may be a year.
         """
         return self.step >= 0 and self.format is not Format.FILES
 
 
 @dataclass
 class Found:
-    """The result of a search: the complete checkpoints, and the time of the last write to any checkpoint file (0.0
-    if there is none).
+    """The result of a search: the complete checkpoints, and the time of the last write to any new file (0.0 if there is
+    no such file). Incomplete checkpoints and core dumps do not count.
     """
 
     saved: list[Saved] = field(default_factory=list)
@@ -87,10 +87,10 @@ def newest_first(found: Iterable[Saved]) -> list[Saved]:
 def find_saved(
     folders: Iterable[str], since: float = 0.0, sought: Sought = Sought(), before: Mapping[str, list[int]] | None = None
 ) -> list[Saved]:
-    """Return the complete checkpoints below these folders that have a file written after `since`, in any order.
+    """Return the complete checkpoints below these folders that have a new file, in any order.
 
-    `before` maps the full path of each file that existed earlier to (size, mtime_ns). Incomplete and unreadable
-    checkpoints are left out, and links are not followed.
+    A file is new if it was written after `since` and differs from `before`, which maps the full path of each earlier
+    file to (size, mtime_ns). Incomplete and unreadable checkpoints are left out, and links are not followed.
     """
     return look(folders, since, sought, before).saved
 
@@ -98,7 +98,9 @@ def find_saved(
 def look(
     folders: Iterable[str], since: float = 0.0, sought: Sought = Sought(), before: Mapping[str, list[int]] | None = None
 ) -> Found:
-    """Return the result of `find_saved`, and the time of the last write to any checkpoint file."""
+    """Return the checkpoints that `find_saved` returns, and the time of the last write to any new file, which need not
+    be a checkpoint. Incomplete checkpoints and core dumps do not count.
+    """
     search = _Search(sought, since, before or {})
     for folder in folders:
         if folder:

@@ -88,8 +88,8 @@ class Value(NamedTuple):
 
 
 class Series:
-    """The metrics of a run by step. Repeated calls of `look` read only lines that were appended since the previous
-    call.
+    """The metrics of a run, each as a list of (step, value). Repeated calls of `look` read only lines that were
+    appended since the previous call.
     """
 
     def __init__(self, run: RunDir) -> None:
@@ -101,7 +101,7 @@ class Series:
             file.look()
 
     def values(self, metric: str) -> list[Value]:
-        """Return the values of a metric by step.
+        """Return the values of a metric in the order of the steps.
 
         `kind.metric` selects one kind of line; otherwise the most frequent kind is used. If a restart has repeated
         steps, the later values are used. If both metric files have the metric, rank 0's own file is used.
