@@ -108,7 +108,7 @@ def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, l
     """Return the start that the supervisor makes after a start that ended with this verdict. If no start follows,
     return the verdict.
 
-    No start follows a success. If a start would follow but a cancel is recorded, the verdict becomes that of a
+    Another start follows only a failure. If it would follow but a cancel is recorded, the verdict becomes that of a
     cancelled run.
     """
     if verdict.outcome is not Outcome.FAILED:

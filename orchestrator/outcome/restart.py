@@ -192,7 +192,7 @@ def last_attempt(events: Iterable[Event], default: int = 0) -> int:
 
 
 def newest_saved(events: Iterable[Event]) -> Progress:
-    """Return the run's progress according to its newest recorded checkpoint."""
+    """Return the greatest progress of the run that any event recorded."""
     return max((progress_of(event) for event in events if isinstance(event, SHOW_PROGRESS)), default=Progress())
 
 

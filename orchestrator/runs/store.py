@@ -47,7 +47,8 @@ REMOVED_PREFIX: Final = ".removed-"  # prefix of a run's folder while the folder
 
 
 def state_root() -> Path:
-    """Return the folder of all runs: $ORCH_HOME, or else the user's state folder."""
+    """Return orch's state folder, which contains all runs: $ORCH_HOME, or else `orch` in the user's folder for state.
+    """
     if home := os.environ.get("ORCH_HOME"):
         root = Path(home).expanduser().absolute()
         there = next(each for each in (root, *root.parents) if each.exists())
@@ -99,7 +100,7 @@ class RunDir:
 
     @property
     def root(self) -> Path:
-        """Return the folder of all runs."""
+        """Return orch's state folder, which contains all runs."""
         return self.path.parent.parent
 
     def node(self, node_rank: int) -> Path:
@@ -123,7 +124,8 @@ class RunDir:
         return data
 
     def made_of(self, name: str, make: Callable[[RunDir], _Made]) -> _Made:
-        """Return `make(record)` for the JSON record with this name, cached until the record's file changes.
+        """Return `make(run)`, which computes a value from the JSON record with this name. The value is cached until the
+        record's file changes.
 
         Some records list every node and are read once for every node, which would take quadratic time without the
         cache.
@@ -248,7 +250,9 @@ def _events_in(run: RunDir, path: str, node: int | None) -> list[Event]:
 
 
 def _lines_in(run: RunDir, path: str, node: int | None) -> list[Record]:
-    """Return the events in a file. In a node's file, lines that claim to be from another node are ignored."""
+    """Return the events in a file as JSON objects. In a node's file, lines that claim to be from another node are
+    ignored.
+    """
     # This machine's own events are directly in the run's folder, so there is no path below that folder to check.
     lines = read_lines(path, None if node is None else run.path)
     found = [event for event in lines if isinstance(event.get("kind"), str)]
@@ -304,8 +308,8 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def make_state_folder(root: Path) -> None:
-    """Create the folder of all runs if it is missing. Raises StoreError if that fails or if other users may write
-    into it.
+    """Create orch's state folder, which contains all runs, if it is missing. Raises StoreError if that fails or if
+    other users may write into it.
     """
     check_own(root)
     try:

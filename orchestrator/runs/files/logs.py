@@ -104,7 +104,8 @@ def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
 
 
 def launchers_instead(run: RunDir, selection: Selection) -> Selection | None:
-    """Return a selection of the launchers' logs, or None if any rank of the run has a log.
+    """Return a selection of the launchers' logs. Return None if any rank of the run has a log, or if no launcher has
+    one.
 
     If a node was selected, only its launcher's log is selected. A run has only launchers' logs if its setup lines, its
     interpreter or its imports failed.

@@ -80,7 +80,7 @@ def metrics_of(run: RunDir) -> dict[str, float]:
 
 
 class Value(NamedTuple):
-    """One value of a metric, and the wall-clock time at which it was written."""
+    """One value of a metric, with the step and the wall-clock time at which it was written (None if unknown)."""
 
     step: float
     time: float | None
