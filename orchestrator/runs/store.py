@@ -486,8 +486,8 @@ def newest_named(root: Path, name: str) -> RunDir | None:
 
 
 def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
-    """Return the run with this id or unique prefix, or the newest run for `last`. Raises RunNotFoundError if there is
-    none.
+    """Return the run with this id or unique prefix, or the newest run for `last`. Raises RunNotFoundError unless
+    exactly one run matches.
 
     With `newest`, a job's name selects its newest run. Operations that end or remove runs pass False.
     """
@@ -561,7 +561,8 @@ def tidy(run: RunDir) -> None:
 
 
 def remove_run(root: Path, run: RunDir) -> None:
-    """Delete a run's folder and its live mark (the file in ROOT/live). Readers of the index skip removed runs.
+    """Delete a run's folder and its live mark (the file in ROOT/live). Readers of the index skip removed runs. With the
+    last run of a sweep, the sweep's shared files are deleted.
 
     The folder is renamed first, because another command may be writing into it. The new name identifies the deleting
     process. If that process is killed, `orch gc` can delete the rest at once.

@@ -58,8 +58,8 @@ class Rules:
         return None if index is None or index < len(DEFAULT_IGNORE) else self.lines[index - len(DEFAULT_IGNORE)]
 
     def is_left_out_by_line(self, path: str) -> bool:
-        """Return whether a line of an ignore file excludes a path or a folder above it. Built-in patterns do not
-        count.
+        """Return whether a line of an ignore file excludes a path or a folder above it. Return False if a built-in
+        pattern excludes the path in any case.
         """
         built_in = Rules((), self.patterns[: len(DEFAULT_IGNORE)])
         return not built_in.why_left_out(path) and bool(self.why_left_out(path))

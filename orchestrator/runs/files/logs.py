@@ -312,7 +312,9 @@ def beat_of(run: RunDir, attempt: int) -> dict[str, Any] | None:
 
 
 def beats_of(run: RunDir, attempt: int) -> dict[int, dict[str, Any]]:
-    """Return the last heartbeat of each rank in an attempt. Ranks without heartbeats are left out."""
+    """Return the last heartbeat of each rank in an attempt. Ranks without heartbeats are left out, except rank 0: its
+    step and metrics then come from the program's own metric files.
+    """
     found: dict[int, dict[str, Any]] = {}
     for _, node in _numbered(f"{run.path}/nodes"):
         with contextlib.suppress(OSError):

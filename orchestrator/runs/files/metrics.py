@@ -185,7 +185,7 @@ def names_of_series(run: RunDir) -> set[str]:
 
 
 def default_metric(names: Iterable[str]) -> str:
-    """Return the metric to show by default: `loss`, else a metric with `loss` in its name.
+    """Return the metric to show by default: `loss`, else a metric with `loss` in its name, else any metric.
 
     `train/loss` is preferred to `val_loss` and `rank_1/train/loss`.
     """
@@ -214,7 +214,7 @@ def ranked(rows: Iterable[Ranked], *, better: Better) -> list[Ranked]:
 
 def metric_that_exists(found: Sequence[Mapping[str, float]], of_job: JobMetric | None) -> str | None:
     """Return the job's metric if any run has it. Otherwise choose one of the runs' metrics, and prefer accuracy to
-    loss.
+    loss. Return None if the runs have no metric.
     """
     names = {name for each in found for name in each}
     if of_job is not None and of_job.name in names:
