@@ -18,7 +18,7 @@ ROOM: Final = 512  # bytes of each reserve; a cancel's record is smaller
 def keep_room_for_cancel(folder: str | Path) -> None:
     """Write a reserve file, which can be turned into cancel.json if the disk later has no free space or inode.
 
-    The submit command passes the run's folder, and each agent passes its node's folder, so each of their disks has a
+    `folder` is the run's folder on the submitting machine, or a node's folder on the node. So each disk has its own
     reserve.
     """
     with contextlib.suppress(OSError):

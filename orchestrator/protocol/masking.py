@@ -73,8 +73,8 @@ def _forms(name: str, value: str, shortest: int) -> Iterator[tuple[str, str]]:
 
 
 def _encoded(value: str) -> Iterator[str]:
-    """Yield a long value in URL form, in hexadecimal, and in its base64 forms, which depend on the position of the
-    value in the encoded text.
+    """Yield a value in URL form, in hexadecimal, and in the base64 forms that it can have within a longer text. A short
+    value has no such forms.
     """
     if len(value) < LONG:
         return

@@ -37,8 +37,8 @@ class Report(OfKind):
 
 
 class Request(OfKind):
-    """A request from an agent to the agent of node `to`, which receives it with its neighbour server (the server for
-    other agents).
+    """A request from an agent to the agent of node `to`. It is sent directly to that agent's neighbour server, which
+    listens for other agents.
     """
 
     kinds = REQUESTS

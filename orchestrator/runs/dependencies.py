@@ -90,7 +90,8 @@ def _wait_at(root: Path, after: Dependency, _live: Signature | None, _second: in
 def wait_of(root: Path, after: Dependency | None) -> Wait | None:
     """Return why a run must wait for its `after` (the run or sweep that must end first); None if it need not wait.
 
-    A sweep has succeeded when all of its runs have succeeded, and has failed when one of its runs has failed.
+    A sweep has succeeded when all of its runs have succeeded. It can't succeed any more once a run of it has failed,
+    was cancelled or was removed.
     """
     if after is None:
         return None

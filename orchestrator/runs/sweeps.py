@@ -97,8 +97,8 @@ def find_sweep(root: Path, reference: str, *, newest: bool = True) -> str | None
 
 
 def find_runs(root: Path, reference: str, *, newest: bool = True) -> list[RunDir]:
-    """Return the run, or all runs of the sweep, with this id or unique prefix. Raises RunNotFoundError if there is
-    none.
+    """Return the run, or all runs of the sweep, with this id or unique prefix. Raises RunNotFoundError unless exactly
+    one run or sweep matches.
 
     With `newest`, a job's name selects its newest run or sweep. Commands that remove runs pass False, so that only an
     id or a prefix of an id is accepted.

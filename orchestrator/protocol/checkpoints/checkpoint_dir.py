@@ -97,7 +97,7 @@ def surplus(names: Sequence[str], keep: int, best: Collection[str] = ()) -> Sequ
 
 
 def best_of(folder: str | Path, names: Sequence[str], by: JobMetric | None) -> frozenset[str]:
-    """Return the names of the best checkpoints by a metric: the best of all, and the best of the run that wrote the
+    """Return the names of the best checkpoint of all by a metric, and of the best checkpoint of the run that wrote the
     newest checkpoint.
 
     `names` are sorted, oldest first. Checkpoints that can't be read or lack the metric are ignored. If values are
@@ -240,7 +240,8 @@ def _as_bad(error: BadCheckpointError | OSError) -> BadCheckpointError:
 def read_manifest(path: Path) -> tuple[Manifest, str]:
     """Return a checkpoint's manifest and the manifest's sha256.
 
-    Raises BadCheckpointError if the sha256 differs from COMMIT, or the step differs from the folder's name.
+    Raises BadCheckpointError if the manifest or COMMIT can't be read or is damaged, if the sha256 differs from COMMIT,
+    or if the step differs from the folder's name.
     """
     try:
         content = read_regular(path / MANIFEST, MOST_RECORD, path.parent)

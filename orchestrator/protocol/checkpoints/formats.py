@@ -135,8 +135,8 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
 
 
 def tracker_of(folder: str, kind: Format) -> str:
-    """Return the name of the file in which the framework names the newest checkpoint, beside the checkpoint's folder.
-    Return "" if the framework writes no such file.
+    """Return the name of the file beside a checkpoint's folder to which the framework writes which checkpoint is the
+    newest. Return "" if the framework writes no such file.
     """
     if kind is Format.DEEPSPEED:
         return _OF_DEEPSPEED
