@@ -93,7 +93,7 @@ def overdrawn(retry: Budgets, events: Iterable[Event], word: Again) -> str:
     may run.
 
     `word` is the request, which an agent of the previous start wrote. If the machine that runs the batch script is
-    lost, the agent requests a start even without budget, because only a new start can end the job.
+    lost, an agent requests a start even without budget, because only a new start can end the job.
     """
     budget = retry.get(word.cause, 0)
     return word.reason if budget is not None and restart.times_used(events, word.cause) > budget else ""

@@ -10,7 +10,8 @@ class Progress(NamedTuple):
     """The progress of a run: the step of its newest checkpoint. If no such step is known, it is the newest step in a
     heartbeat and the time of the last write to a file of the program.
 
-    A greater value means more progress. A run with the step of a checkpoint compares as greater than a run without one.
+    A greater value means more progress. A known step of a checkpoint compares as greater than any progress without such
+    a step.
     """
 
     step: int = -1

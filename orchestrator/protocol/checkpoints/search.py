@@ -205,8 +205,7 @@ class _Search:
         return found
 
     def _entries(self, folder: str) -> tuple[dict[str, os.stat_result], list[str]]:
-        """Return (a dict from name to stat result of the folder's plain files, the names of its readable subfolders).
-        """
+        """Return (a dict from name to stat result of the folder's plain files, the names of its readable subfolders)."""
         files: dict[str, os.stat_result] = {}
         folders: list[str] = []
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
