@@ -124,7 +124,9 @@ def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, l
 
 
 def cancelled(events: Iterable[Event], verdict: Verdict | None = None) -> Verdict:
-    """Change a verdict to that of a cancelled run. If a search cancelled the run, the verdict gets the search's reason."""
+    """Change a verdict to that of a cancelled run. If a search cancelled the run, the reason of the search replaces
+    that of the verdict.
+    """
     reason = next((event.reason for event in of(events, Cancel)), None)
     verdict = verdict or Verdict(Outcome.CANCELLED)
     verdict = replace(verdict, outcome=Outcome.CANCELLED, cause=Cause.NONE, hint="", blames=Party.USER)

@@ -62,7 +62,9 @@ def enter(root: Path, run: RunDir, secrets: Mapping[str, str]) -> None:
 
 
 def entered(root: Path) -> list[RunDir]:
-    """Return the runs in the outbox, sorted by name. Entries of runs that were removed or never recorded are deleted."""
+    """Return the runs in the outbox, sorted by name. Entries of runs that were removed or never recorded get deleted
+    from the outbox.
+    """
     try:
         names = [entry.name for entry in os.scandir(root / OUTBOX)]
     except FileNotFoundError:

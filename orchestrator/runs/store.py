@@ -47,7 +47,9 @@ REMOVED_PREFIX: Final = ".removed-"  # prefix of a run's folder while the folder
 
 
 def state_root() -> Path:
-    """Return orch's state folder, which contains all runs: $ORCH_HOME, or else `orch` in the user's folder for state."""
+    """Return orch's state folder, which contains all runs: $ORCH_HOME or, without that variable, `orch` in the user's
+    folder for state.
+    """
     if home := os.environ.get("ORCH_HOME"):
         root = Path(home).expanduser().absolute()
         there = next(each for each in (root, *root.parents) if each.exists())
@@ -383,7 +385,7 @@ def _live_names(root: Path) -> Iterator[str]:
 
 
 def is_live(root: Path, run: RunDir) -> bool:
-    """Return whether the run has a live mark (a file in ROOT/live), which is removed after the run's end is recorded."""
+    """Return whether the run has a live mark (a file in ROOT/live), which is removed once the run's end is recorded."""
     return (root / "live" / run.run_id).exists()
 
 

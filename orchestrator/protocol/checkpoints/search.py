@@ -205,7 +205,9 @@ class _Search:
         return found
 
     def _entries(self, folder: str) -> tuple[dict[str, os.stat_result], list[str]]:
-        """Return (a dict from name to stat result of the folder's plain files, the names of its readable subfolders)."""
+        """Return (a dict from name to stat result of the plain files in a folder, the names of the readable folders in
+        it).
+        """
         files: dict[str, os.stat_result] = {}
         folders: list[str] = []
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
