@@ -198,8 +198,8 @@ def _success(records: Records) -> Verdict | None:
 
 
 def _in_vain(records: Records) -> Verdict | None:
-    """Return the verdict on a start by Slurm that node 0 ended at once, because earlier starts had made no progress.
-    srun then ends the other nodes of such a start.
+    """Return the verdict on a start that saved nothing new, if node 0 recorded that further starts by the scheduler
+    would be in vain. srun then ends the other nodes.
     """
     gave_up = [event for event in records.of(GaveUp, 0) if event.cause == Cause.NO_PROGRESS]
     return _failed(records, gave_up[-1].reason, Cause.NO_PROGRESS) if gave_up and not records.is_cancelled else None
@@ -227,7 +227,7 @@ def _by_cancel(records: Records) -> Verdict | None:
 
 
 def _by_those_who_left(records: Records) -> Verdict | None:
-    """Return a verdict from the nodes that exited without the leader's result; None if a lost node explains the end.
+    """Return a verdict from the nodes that exited without the leader's decision; None if a lost node explains the end.
 
     A failure of node 0 itself comes first, because it made the other nodes exit.
     """
@@ -244,7 +244,7 @@ def _by_those_who_left(records: Records) -> Verdict | None:
 
 def _by_what_is_lost(records: Records) -> Verdict | None:
     """Return a verdict that names the lost agents. It is used if no other function of `_JUDGES` returns a verdict. Its
-    reason includes that of the first node that exited because it had lost the leader.
+    reason includes that of the first node that exited without the leader's decision.
     """
     reasons = [event.reason for event in of(records.own, FoundLost)]
     if reasons:

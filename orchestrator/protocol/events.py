@@ -412,7 +412,7 @@ class SignalReceived(Event, kind="signal"):
 
 
 class Troubled(Event, kind="trouble"):
-    """The launcher reported a problem that prevents the node from taking part."""
+    """A problem prevents the node from taking part. `tail` has the last lines of its launcher's log."""
 
     reason: str = ""
     cause: str = ""
@@ -427,7 +427,9 @@ class DiskFull(Event, kind="disk_full"):
 
 
 class GaveUp(Event, kind="gave_up"):
-    """The agent exited because it had not heard from the leader."""
+    """The agent exits without the leader's decision, because it has lost the leader, was stopped before it joined, or
+    would start ranks in vain.
+    """
 
     outcome: str
     cause: str
