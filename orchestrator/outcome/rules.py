@@ -73,7 +73,9 @@ def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
 
 
 def _gpu_words(seen: Seen) -> str:
-    """Return the text of an error of CUDA or NCCL: the error message, and the last log lines if they explain it."""
+    """Return the text of an error of CUDA or NCCL: the error message, and the last log lines if they explain it. Return
+    "" if the rank ran out of memory or orch itself reported the error.
+    """
     error, end = seen.error, seen.exit
     if end is not None and (end.oom or seen.error_type in _ERRORS_OF_ORCH):
         return ""
