@@ -227,7 +227,7 @@ def _by_cancel(records: Records) -> Verdict | None:
 
 
 def _by_those_who_left(records: Records) -> Verdict | None:
-    """Return a verdict from the nodes that exited without the leader's decision; None if a lost node explains the end.
+    """Return a verdict from the nodes that exited without the leader's result; None if a lost node explains the end.
 
     A failure of node 0 itself comes first, because it made the other nodes exit.
     """

@@ -1,5 +1,5 @@
-"""Decides whether a run has succeeded: all ranks of an attempt must have exited well. It does not matter whether orch's
-own processes have died after that.
+"""Decides whether a run has succeeded, by the exits of all ranks of an attempt. It does not matter whether orch's own
+processes have died after these exits.
 """
 
 from __future__ import annotations
