@@ -90,7 +90,9 @@ def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> 
 
 
 def _is_folder_of_files(name: str, files: Collection[str], folders: Collection[str]) -> bool:
-    """Return whether a folder with these entries is one checkpoint of another library, complete or not."""
+    """Return whether a folder with these entries is one checkpoint, complete or not, of a library that saves several
+    files per folder (accelerate, Megatron and others).
+    """
     if any(_OF_ACCELERATE.fullmatch(each) for each in files) or "CKPT.yaml" in files:
         return True
     if name.endswith(".orbax") or _TORN_ORBAX in name or any(each in files for each in _ORBAX):
@@ -133,8 +135,8 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
 
 
 def tracker_of(folder: str, kind: Format) -> str:
-    """Return the name of the file of `TRACKERS` that belongs to a checkpoint's folder, or an empty text if the format
-    has no such file.
+    """Return the name of the file beside a checkpoint's folder to which the framework writes which checkpoint is the
+    newest. Return "" if the framework writes no such file.
     """
     if kind is Format.DEEPSPEED:
         return _OF_DEEPSPEED
@@ -177,7 +179,7 @@ def _is_tracked(folder: str) -> bool:
 
 
 def _has_all_shards(folder: str, files: Collection[str]) -> bool:
-    """Return whether all files exist that the folder's index files of shards name."""
+    """Return whether all shards exist that the index files (`*.index.json`) in the folder list."""
     for name in files:
         if name.endswith(".index.json"):
             shards = _json_in(f"{folder}/{name}").get("weight_map")
@@ -227,8 +229,8 @@ def metric_of(path: str, kind: Format) -> dict[str, float]:
 
 
 def _metric_of_trainer(name: str, state: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics of the last evaluation. If there are none, return the best metric if this checkpoint is the
-    best one.
+    """Return the metrics of the last evaluation. If there are none and this checkpoint is the best one, return the best
+    metric.
     """
     log = state.get("log_history")
     for entry in reversed(log if isinstance(log, list) else []):
