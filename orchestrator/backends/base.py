@@ -132,9 +132,7 @@ class Sight(Value):
 
 
 class Turn(Protocol):
-    """A run's turn in the queue for places (GPUs or slots) on hosts. Every method raises BackendError if a host is
-    unreachable.
-    """
+    """A run's entry in the queue for GPUs or slots on hosts. Every method raises BackendError if a host is unreachable."""
 
     def join(self) -> bool:
         """Enter the queue, or keep the present position. Return True if it is the run's turn."""
@@ -156,12 +154,12 @@ class Backend(ABC):
       A start must not start an agent twice, and a method that ends something must accept that it has already ended.
     - **Recorded before it is done.** `submit` writes `handle.json` (state: intent) before anything can be started, and
       again (state: submitted) when everything has started. Without a handle, nothing of the run is on any machine.
-    - **Gone.** An agent counts as gone (`False`) only if somebody has seen that it is gone and all that it wrote is in
-      the run's folder. If its machine does not answer, the agent is unknown (`None`), never gone.
+    - **Gone.** An agent counts as gone (`False`) only if its end was observed, and all files that it wrote are in the
+      run's folder. If its machine does not answer, the agent is unknown (`None`), never gone.
     - **Blocking.** `look` and `place` are quick: commands such as `orch status` call `look` for hundreds of runs.
       `wait` blocks for at most its time-out. All other methods may take as long as the machines take.
     - **Errors.** A method raises BackendError (transient if the same call may succeed later) if a machine or scheduler
-      refuses or can't be reached, and UsageError if the profile asks for what the backend can't do.
+      refuses or can't be reached, and UsageError if the profile requests what the backend can't do.
     """
 
     pool: ConnectionPool | None = None
@@ -186,7 +184,7 @@ class Backend(ABC):
     def completed(self, launch: LaunchPlan, *, by_shell: bool = False) -> LaunchPlan:
         """Return the plan, completed with the values that only the scheduler knows about its machines.
 
-        by_shell: also add the options that environment variables of this shell set for a submit.
+        by_shell: also add the options of sbatch or qsub that environment variables of this shell set.
         """
         return launch
 
@@ -226,7 +224,7 @@ class Backend(ABC):
         return None
 
     def turn(self, run: RunDir) -> Turn | None:
-        """Return the run's position in the queue for its hosts; None if the run is not in such a queue."""
+        """Return the run's entry in the queue for GPUs or slots on its hosts; None if the run is not in such a queue."""
         return None
 
     # -- looking
@@ -268,20 +266,20 @@ class Backend(ABC):
         """
 
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
-        """Remove those runs that have not begun from the scheduler's queue, with as few commands as possible."""
+        """Remove the runs that have not begun from the scheduler's queue, with as few commands as possible."""
 
     @abstractmethod
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """End all remaining processes of the run on its nodes, agents included. Return a NodeProof, the result, for
-        each node.
+        """End all remaining processes of the run on its nodes, agents included. Return the result for each node as a
+        NodeProof.
         """
 
     def collect(self, run: RunDir) -> None:
         """Copy all files of an ended run from its nodes to this machine, then remove the run's folders on the nodes."""
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy the outputs that are only on the nodes, of any size. If the run has ended, remove its folders on the
-        nodes.
+        """Copy outputs of any size that exist only on the nodes to this machine. If the run has ended, remove its
+        folders on the nodes.
 
         Raises BackendError if a machine is unreachable.
         """
@@ -289,11 +287,13 @@ class Backend(ABC):
     # -- a scheduler's own
 
     def script(self, launch: LaunchPlan) -> str:
-        """Return the batch script that a submit of this plan passes to the scheduler; "" without a scheduler."""
+        """Return the batch script that orch would pass to the scheduler for this plan; "" if the backend has no
+        scheduler.
+        """
         return ""
 
     def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Check whether the scheduler would accept the plan, without a submit. Raises UsageError if there is no
+        """Check whether the scheduler would accept the plan, without submitting it. Raises UsageError if there is no
         scheduler.
         """
         name, kind = launch.profile["name"], launch.profile["kind"]
@@ -337,8 +337,8 @@ class Backend(ABC):
         )
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """List the remains of ended runs on a profile's machines. Remove the remains of a run if `judge` decides that
-        they can go.
+        """List the remains of ended runs on a profile's machines. Unless `dry_run` is True, remove a run's remains if
+        `judge` permits it.
         """
         raise UsageError(
             "gc --profile needs an ssh profile", f"this profile is of kind {profile.kind}: leave --profile out"

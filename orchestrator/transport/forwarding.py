@@ -74,8 +74,8 @@ class Forwarding:
         self.thread.join()
 
     def reach(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
-        """Wait until the command on the node answers, and return its report about itself; None if `is_over` returns
-        True before.
+        """Wait until the command on the node answers, and return the command's report about itself. Return None if
+        `is_over` returns True first.
 
         Raises BackendError if the node is unreachable.
         """

@@ -1,4 +1,4 @@
-"""Decides which users of this machine may connect to a port, and reports other users whose programs do so."""
+"""Decides which users of this machine may connect to a port, and reports other users whose programs try to connect."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Guard:
         return False
 
     def name(self, owner: int | None, said: str) -> None:
-        """Report a message about a user, once for each user."""
+        """Report the message `said` about a user, unless a message about the user was reported before."""
         if owner not in self._named and len(self._named) < MOST_NAMED:
             self._named.add(owner)
             self.say(f"{said} {words_of(owner)}")

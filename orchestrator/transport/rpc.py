@@ -244,8 +244,8 @@ class Session(Machine):
         self._fail(problem)
 
     def _take(self, line: bytes) -> None:
-        """Receive one answer. Raises ValueError, before its bytes are read, if the line is not an answer to a
-        request.
+        """Receive one answer, which begins with this line. If the line is not the beginning of an answer to a request,
+        raise ValueError and read no more bytes.
         """
         if not line.endswith(b"\n"):
             raise ValueError(f"the server's line has no end after {len(line)} bytes")

@@ -36,13 +36,14 @@ def leased(
     *,
     began: bool,
 ) -> Iterator[dict[int, list[str]]]:
-    """Yield the places that are held on each machine, by the number of the machine's first node.
+    """Yield the places (GPUs or slots) that are held on each machine, as a dict from the number of the machine's first
+    node.
 
     If the start fails, every place that no agent has taken over is released. Raises PlacesTakenError if the run was put
     into the queue. A run that is started again does not queue, because it had its turn before; it takes places as they
     become free.
 
-    began: an earlier start was interrupted, so its agents may already hold their places.
+    began: True if an earlier start was interrupted. The agents of that start may already hold their places.
     """
     # In the order of the hosts' names, so that two runs that need the same hosts can't block each other.
     order = sorted((node for node in hosts if needs[node].count), key=lambda node: (hosts[node].name, node))

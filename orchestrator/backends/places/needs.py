@@ -51,8 +51,8 @@ def needs_of(
 
 
 def need_of(task: NodeTask, hello: Mapping[str, Any], slots: int | None) -> Need:
-    """Return the number of GPUs or slots that one node's ranks hold, and the GPUs they may use. Raises ValueError if
-    the job contradicts itself or the machine.
+    """Return the number of GPUs or slots that one node's ranks hold, and the GPUs that they may use. Raises ValueError
+    if the job contradicts itself or the machine.
 
     Ranks that train on the CPU of a machine with GPUs hold no place.
     """

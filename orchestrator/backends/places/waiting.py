@@ -1,8 +1,8 @@
 """The wait of a run for places (GPUs or slots). While it waits, the run has a ticket (its entry in the queue) on each
 of its hosts.
 
-orchestrator.protocol.places.tickets defines the order of tickets, and which tickets count. The answers of the hosts are
-recorded in the run's folder, so `orch status` contacts no machine.
+orchestrator.protocol.places.tickets defines the order of tickets, and which tickets are valid. The answers of the hosts
+are recorded in the run's folder, so `orch status` contacts no machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Waiting:
-    """One waiting run and its hosts. `needs` has the places that the run needs on each host, by the host's number."""
+    """One waiting run and its hosts. `needs` is a dict from each host's number to the places that the run needs on the
+    host.
+    """
 
     machines: Machines
     run: RunDir
@@ -39,7 +41,7 @@ class Waiting:
 
     @staticmethod
     def recorded(machines: Machines, run: RunDir) -> Waiting | None:
-        """Return the wait that is recorded in the run's folder; None if the run is not queued."""
+        """Return the waiting run from the record in its folder; None if the run is not queued."""
         place = queue_place(run) or {}
         counts, among = place.get("counts"), place.get("among")
         if not isinstance(counts, dict) or not all(each.isdecimal() for each in counts):
