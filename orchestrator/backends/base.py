@@ -132,7 +132,9 @@ class Sight(Value):
 
 
 class Turn(Protocol):
-    """A run's entry in the queue for GPUs or slots on hosts. Every method raises BackendError if a host is unreachable."""
+    """A run's entry in the queue for its hosts' GPUs or slots. If a host is unreachable, every method raises
+    BackendError.
+    """
 
     def join(self) -> bool:
         """Enter the queue, or keep the present position. Return True if it is the run's turn."""
@@ -171,7 +173,7 @@ class Backend(ABC):
     relaunches: bool = False
     """True if the supervisor starts the agents again after the loss of a machine."""
     takes_sweeps: ClassVar[bool] = False
-    """True if `submit_all` submits all points of a sweep at once."""
+    """True if `submit_all` submits all runs of a sweep at once."""
 
     # -- starting
 
@@ -193,7 +195,7 @@ class Backend(ABC):
         """Start one agent for each node with the plan's commands, and return without waiting for the agents.
 
         Raises BackendError, which names the node, if an agent can't be started. Raises PlacesTakenError if the run was
-        queued for places on its hosts.
+        queued for GPUs or slots on its hosts.
         """
 
     def submit_all(
@@ -204,7 +206,7 @@ class Backend(ABC):
         folder: Path,
         parallel: int | None,
     ) -> None:
-        """Submit all points of a sweep at once. At most `parallel` of them run at a time.
+        """Submit all runs of a sweep at once. At most `parallel` of them run at a time.
 
         `folder` has the sweep's name, and holds the files that the runs share.
         """
@@ -224,7 +226,7 @@ class Backend(ABC):
         return None
 
     def turn(self, run: RunDir) -> Turn | None:
-        """Return the run's entry in the queue for GPUs or slots on its hosts; None if the run is not in such a queue."""
+        """Return the run's entry in the queue for GPUs or slots on its hosts; None if the run is not queued."""
         return None
 
     # -- looking

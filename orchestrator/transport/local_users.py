@@ -28,8 +28,8 @@ def check_owners_are_told(option: str) -> None:
 class Guard:
     """Decides which connections are admitted: only those from this user's own programs, or those of any user.
 
-    The connection of a tunnel (ssh -L) comes from the sshd process of the user who logged in, so it counts as that
-    user's.
+    The connection of a tunnel (ssh -L) comes from the sshd process of the user who logged in, so it counts as a
+    connection of that user.
     """
 
     def __init__(self, say: Callable[[str], None], *, any_user: bool = False) -> None:

@@ -185,8 +185,8 @@ class Session(Machine):
         return channel
 
     def _greet(self, channel: AnyChannel, boundary: str, archive: bytes) -> None:
-        """Read the first line of the bootstrap, and send the archive if the machine lacks it. Requests may be sent
-        afterwards.
+        """Read the first line that the bootstrap program on the machine prints, and send the archive if the machine
+        lacks it. After that, requests may be sent.
         """
         version, word, rest = self._boundary(channel, boundary)
         if word == "error":

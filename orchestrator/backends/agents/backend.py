@@ -30,7 +30,7 @@ class Agents(Backend):
     @property
     @abstractmethod
     def machines(self) -> Machines:
-        """Return an object whose `session` returns the machine at an address."""
+        """Return an object whose method `session` returns the machine at an address."""
 
     @abstractmethod
     def _on_machines(

@@ -120,10 +120,10 @@ def _handle_of(run: RunDir) -> Handle | None:
 
 
 def agents_here(run: RunDir, handle: Handle | None) -> dict[int, Process]:
-    """Return the agents of a local run: those that the handle names, and those that recorded themselves in the run's
+    """Return the agents of a local run: those that handle.json names, and those that recorded themselves in the run's
     folder.
 
-    If `orch submit` was killed, it may have started agents that are missing from the handle.
+    If `orch submit` was killed, it may have started agents that are missing from handle.json.
     """
     agents = {node: Process(*each) for node, each in handle.agents.items()} if handle is not None else {}
     for node in sorted(int(name) for name in names_in(f"{run.path}/nodes") if name.isdecimal()):

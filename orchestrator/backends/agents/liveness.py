@@ -62,7 +62,9 @@ def last_seen(run: RunDir, node: int) -> Seen | None:
 
 
 def seen_now(run: RunDir, handle: Handle) -> dict[int, Seen]:
-    """Return the observations of the agents that the handle names. Agents without an observation are left out."""
+    """Return the last observation of each agent of the start that `handle` describes. Agents without an observation are
+    left out.
+    """
     found = {node: last_seen(run, node) for node in range(len(handle.hosts))}
     return {node: seen for node, seen in found.items() if seen is not None and seen.is_of(handle, node)}
 

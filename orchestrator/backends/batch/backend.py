@@ -147,8 +147,8 @@ class Batch(Backend):
     ) -> None:  # fmt: skip
         """Queue the runs as one array. Their shared files are written once, and each run has a folder of its own.
 
-        The handle of a run names only the array, because the run's id ends with the number of its task in the array. So
-        no file has to be written for each run after the scheduler's answer.
+        The handle.json of a run names only the array, because the run's id ends with the number of its task in the
+        array. So no file has to be written for each run after the scheduler's answer.
         """
         self._submit(plans, tasks, runs, folder, parallel)
 
@@ -304,8 +304,8 @@ class Batch(Backend):
         return over_ssh(parse_address(site.where), step, terminal=terminal)
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: ReplayOrder) -> list[str]:
-        """Put the files for a replay of one rank into the run's folder; on a login node, into a new folder next to it,
-        because the run's folder may be removed there.
+        """Put the files for a replay of one rank into the run's folder. With a login node, put them into a new folder
+        next to the run's folder, because the run's folder may be removed.
         """
         if not self.is_remote:
             from orchestrator.backends.replay_stage import stage_replay as stage

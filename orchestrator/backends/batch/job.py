@@ -46,7 +46,7 @@ class Ident(NamedTuple):
 
 
 def ident_of(run: RunDir, site: Site) -> Ident:
-    """Return the identity of the run's job: from the handle, or else from the files that the job has written.
+    """Return the identity of the run's job: from handle.json, or else from the files that the job has written.
 
     The number of an array is read once and serves all of its runs.
     """
@@ -267,8 +267,8 @@ def wait_for_end(site: Site, run: RunDir) -> tuple[str, Job | None]:
 
 
 def submitted_as(job_id: str, by_shell: ByShell) -> Record:
-    """Return the handle of a queued job: its number, and the options that environment variables of the shell have
-    set.
+    """Return the content of handle.json for a queued job: its number, and the options that environment variables of the
+    shell have set.
     """
     return {"state": HandleStatus.SUBMITTED, "job": job_id, **({"by_shell": by_shell} if by_shell else {})}
 

@@ -296,7 +296,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def script(self, launch: LaunchPlan) -> str:
-        """Return the batch script that orch would pass to the scheduler for this plan. The scheduler is not contacted."""
+        """Return the batch script that orch would pass to the scheduler for a plan. The scheduler is not contacted."""
 
     @abstractmethod
     def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
@@ -308,7 +308,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel_waiting(self, job_id: str) -> Sequence[str]:
-        """Return the command that removes those tasks of a job from the queue that have not begun."""
+        """Return the command that removes from the queue those tasks of a job that have not begun."""
 
     def hasten(self, job: Job) -> Sequence[str] | None:
         """Return the command that makes a requeued job start soon; None if no command is needed."""

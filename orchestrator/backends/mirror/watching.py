@@ -161,7 +161,7 @@ class RunWatcher:
         return False
 
     def _bring_checkpoints(self) -> None:
-        """Copy each committed checkpoint while training continues, newest first."""
+        """Copy the run's newest committed checkpoint whenever there is a new one, until the watcher is stopped."""
         while True:
             self.new_step.wait()
             self.new_step.clear()
@@ -183,7 +183,7 @@ def _in_words(error: Exception) -> BackendError:
 
 @contextlib.contextmanager
 def watching_logs(run: RunDir, sources: Sequence[Source], selection: Selection) -> Iterator[None]:
-    """Copy the chosen logs within the block, and once more at its end.
+    """Copy the chosen logs within the block, and once more at the end of the block.
 
     Only machines that have some of these logs are contacted, so the log of one rank among a thousand nodes needs one
     connection.
@@ -223,7 +223,7 @@ class _LogWatch:
             self._look()
 
     def _ask_node_0(self) -> None:
-        """Copy node 0's events. They tell which node has which rank, and the supervisor may not have copied them yet."""
+        """Copy node 0's events, which tell on which node each rank is. The supervisor may not have copied them yet."""
         try:
             for source in self.sources[:1]:
                 update_all(source.copies(self.run, [0])[:1], source.session())

@@ -125,7 +125,9 @@ class JobLine(Job):
         return JobEnd.TIMEOUT if self.state == "DEADLINE" else member_of(JobEnd, self.state.lower()) or JobEnd.OTHER
 
     def why_it_waits(self, *, has_run: bool = False) -> str:
-        """Return a sentence about the reason why the job waits. An unknown reason is shown in Slurm's own word."""
+        """Return a sentence about the reason why the job waits. If orch does not know the reason, the sentence has
+        Slurm's word for it.
+        """
         when = self.start.replace("T", " ")
         if self.is_deferred:
             words = [*(["requeued"] if has_run else []), f"eligible from {when or 'a later time'}"]
