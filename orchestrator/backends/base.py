@@ -280,8 +280,8 @@ class Backend(ABC):
         """Copy all files of an ended run from its nodes to this machine, then remove the run's folders on the nodes."""
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy outputs of any size that exist only on the nodes to this machine. If the run has ended, remove its
-        folders on the nodes.
+        """Copy to this machine all outputs that exist only on the nodes, whatever their size. If the run has ended,
+        remove its folders on the nodes.
 
         Raises BackendError if a machine is unreachable.
         """

@@ -36,8 +36,7 @@ class Agents(Backend):
     def _on_machines(
         self, run: RunDir, work: Callable[[int | None, Machine, str], T], without: Collection[int] = ()
     ) -> tuple[dict[int, T], dict[int, BackendError]]:
-        """Call `work(node, machine, folder)` for each machine of the run, in which `folder` is the run's folder on that
-        machine.
+        """Call `work(node, machine, folder)` for each machine of the run. `folder` is the run's folder on that machine.
 
         `node` is None if one call serves all nodes of the run. Return the results and the errors, each as a dict from
         node number.

@@ -71,8 +71,8 @@ class Handle(Value):
 
     @property
     def other_machine(self) -> str:
-        """Return the name of the other machine that started a local run, which is possible if two machines share a
-        state folder. Return "" if this machine started the run, or if the run is not local.
+        """If another machine has started this local run, return that machine's name; otherwise return "". Several
+        machines may share a state folder.
         """
         is_local = any(host.is_here for host in self.hosts)
         return self.here if is_local and self.here not in ("", os.uname().nodename) else ""

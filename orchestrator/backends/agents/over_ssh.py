@@ -89,8 +89,8 @@ class AgentsOverSsh(Agents):
         on_all(one, dict(enumerate(settings.hosts)))  # on an unreachable host, `orch gc` removes them
 
     def _remove_what_a_killed_start_has_sent(self, run: RunDir) -> None:
-        """If the process of the first start was killed, remove the files that it has sent to the machines. A process
-        that is alive removes its own files when its start fails.
+        """If the process of the first start was killed, remove the files that it has sent to the machines. If the
+        process is alive, it removes these files itself when the start fails.
         """
         if (run.path / SENDING).exists():
             from orchestrator.protocol.files import locked_if_free
@@ -227,7 +227,7 @@ class AgentsOverSsh(Agents):
         finish(run, sources(run, self.pool), lost, former_sources(run, self.pool))
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy the outputs that exist only on the nodes to this machine. If the run has ended, remove its folders on
+        """Copy to this machine all outputs that exist only on the nodes. If the run has ended, remove its folders on
         the nodes.
         """
         from orchestrator.backends.agents.watcher import former_sources, sources

@@ -340,8 +340,8 @@ class Batch(Backend):
             job.cancel_waiting(self.site_of(runs[0]), runs)
 
     def _unless_away(self) -> AbstractContextManager[None]:
-        """Within the block, suppress a BackendError if there is a login node, because the supervisor repeats the work
-        for each run. Otherwise, suppress nothing.
+        """If the jobs are submitted on a login node, suppress a BackendError within the block, because the supervisor
+        repeats the work for each run. Otherwise, suppress nothing.
         """
         return contextlib.suppress(BackendError) if self.is_remote else contextlib.nullcontext()
 
@@ -378,7 +378,7 @@ class Batch(Backend):
             finish(run, [source_of(run, site)])
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy the outputs that exist only on the login node to this machine. If the run has ended, remove its folder
+        """Copy to this machine all outputs that exist only on the login node. If the run has ended, remove its folder
         from the login node.
         """
         if self.is_remote and _was_begun(run):

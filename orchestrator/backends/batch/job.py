@@ -220,8 +220,7 @@ def cancel_waiting(site: Site, runs: Sequence[RunDir]) -> None:
 
 
 def end(site: Site, run: RunDir) -> list[NodeProof]:
-    """End the job. Return for each node whether processes remain, from the reports of the scheduler and of the node's
-    agent.
+    """End the job. Return for each node whether processes remain, as the scheduler and the node's agent report.
 
     If all agents of the job have ended, the job is not cancelled, because the scheduler would report a success as
     cancelled.
@@ -341,7 +340,7 @@ def _last_words(run: RunDir, job_id: str, kind: Scheduler) -> str:
 
 
 def _start_of(log: Path) -> int:
-    """Return the number of the job's start from the name of a log, which is `agent.JOB.START.NODE.log` or
+    """Return START, the number of the job's start, from the name of a log: `agent.JOB.START.NODE.log` or
     `batch.JOB.START.log`.
     """
     number = log.name.split(".")[2]

@@ -175,8 +175,8 @@ class Scheduler(ABC):
       so that their output does not depend on the user's shell.
     - **Unknown is not ended.** A job counts as ended only if the scheduler reports its end, or if the scheduler answers
       that it does not know the job (`is_unknown`). Otherwise the state is unknown, and nothing is concluded from it.
-    - **Repeats.** `submit` is called once for a job. If the answer is lost, the job is searched by its name, so the job
-      must have the run's name where `Job.is_named` finds it. It is no error to cancel a job that has ended (`is_over`).
+    - **Repeats.** `submit` is called once for a job. If the answer is lost, orch searches for the job by its name, so
+      the run's name must be where `Job.is_named` finds it. It is no error to cancel a job that has ended (`is_over`).
     - **The job.** It starts one task on each node. Each task becomes the agent (`launch.commands`). The job's logs are
       in the subfolder `folder` of the run's folder, and their names are `batch.JOB.START.log` and
       `agent.JOB.START.NODE.log`, in which START counts the starts of the job from 0.
@@ -244,7 +244,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def accounting(self, job_id: str) -> Query[Sequence[Job]]:
-        """Return the query of the accounting that lists all jobs that had this number, the newest last."""
+        """Return the query that lists all jobs in the accounting with this number, the newest last."""
 
     @abstractmethod
     def use(self, user: int, job_id: str, name: str) -> Query[JobUse | None]:

@@ -335,8 +335,8 @@ def _record_left_behind(run: RunDir, source: Source, why: str) -> None:
 
 
 def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:
-    """Copy outputs of any size that exist only on the other machines to this machine. If the run has ended, remove its
-    folders on the other machines.
+    """Copy to this machine all outputs that exist only on other machines, whatever their size. If the run has ended,
+    remove its folders on those machines.
 
     While the run continues, only files that do not change are copied. Raises BackendError if a machine is unreachable.
     """

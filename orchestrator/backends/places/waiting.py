@@ -62,7 +62,7 @@ class Waiting:
     def obstacle(self) -> str:
         """Return why it is not the run's turn, in a sentence about one host; "" if it is the run's turn.
 
-        A host is ignored if it has fewer GPUs or slots than the run needs, because it refuses the request later.
+        A host that has fewer GPUs or slots than the run needs is ignored here. It refuses the request later.
         """
         for number, answer in sorted(self._look().items()):
             queue, count = host_queue(answer, self.run.run_id), self.needs[number].count
