@@ -83,7 +83,7 @@ class Machine(ABC):
         return self.ask(verb, payload, most=most, **values).wait(timeout)
 
     def bulk(self, count: int) -> AbstractContextManager[Machine]:
-        """Yield the connection to the same machine that is fastest for `count` bytes."""
+        """Yield the fastest connection to the same machine for a transfer of `count` bytes."""
         return nullcontext(self)
 
     def run(

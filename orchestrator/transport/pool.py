@@ -41,7 +41,7 @@ def _by(way: str, address: Address) -> Address:
 
 
 class Handshake:
-    """Limits the number of SSH handshakes that are in progress at the same time. Each object is the turn of one
+    """Limits the number of SSH handshakes that are in progress at the same time. Each object manages the turn of one
     machine.
 
     The turn begins when the machine has accepted the connection, and ends with the `with` block. A machine that does

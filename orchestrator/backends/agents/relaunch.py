@@ -77,9 +77,9 @@ def machines(
     """Return the machine of each of the plan's nodes for the next start; None while the run waits for a machine.
 
     A machine is lost if it is out of reach, if the others can't reach it, if `check` raises BackendError for it, or if
-    it has `refused` this start. A free machine replaces each lost machine and each machine whose GPU failed. If no
-    machine is free, the start has fewer nodes if the profile's `min_nodes` allows that, and uses the machine whose GPU
-    failed. A machine that an earlier start left out takes part again once it is reachable.
+    it is in `refused`, because it refused this start. A free machine replaces each lost machine and each machine whose
+    GPU failed. If no machine is free, the machine whose GPU failed is used again, and lost machines are left out if the
+    profile's `min_nodes` allows that. A machine that an earlier start left out takes part again once it is reachable.
     """
     handle = read_handle(run)
     assert handle is not None
@@ -150,15 +150,15 @@ def _newest_of_each(
 
 
 def _said(run: RunDir, kind: type[Said], again: Relaunch) -> list[Said]:
-    """Return the events of this kind that are already recorded for this start, so that another try records no event
-    twice.
+    """Return the events of class `kind` that are already recorded for this start. If the start is tried again, these
+    events are not recorded again.
     """
     return [each for each in of(run.events(), kind) if each.start == again.start]
 
 
 def _wait_for(run: RunDir, again: Relaunch, lost: Mapping[str, str], limit: float) -> None:
-    """Record the machines for which the run waits and the reasons, if they are new. End the run once the profile's
-    `node_wait` is over.
+    """Record which machines the run waits for and why, unless that is already recorded. Once the run has waited for the
+    profile's `node_wait`, end it.
     """
     said, hosts = _said(run, WaitingForHosts, again), tuple(sorted(lost))
     why = tuple(lost[host] for host in hosts)
@@ -171,7 +171,7 @@ def _wait_for(run: RunDir, again: Relaunch, lost: Mapping[str, str], limit: floa
 
 
 def _alike(said: Sequence[str], why: Sequence[str]) -> bool:
-    """Return True if these reasons differ only in numbers, such as the free disk space."""
+    """Return True if the two lists of reasons are equal apart from numbers, such as the free disk space."""
     return [re.sub(r"\d+", "", each) for each in said] == [re.sub(r"\d+", "", each) for each in why]
 
 
