@@ -130,7 +130,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Return True if the process that wrote a temporary file has ended. The name of the file contains the pid. If it
+    """Return True if the process that wrote a temporary file has ended. The file's name contains the pid. If the name
     has no pid, the age of the file decides.
     """
     return has_lost_its_writer(path) or (_is_settled(path) and not is_being_written(path))

@@ -1,4 +1,4 @@
-"""Renders runs: tables, one run's page, a verdict."""
+"""Renders runs: tables of runs, the page about one run, and the page on why a run ended."""
 
 from __future__ import annotations
 
@@ -199,7 +199,9 @@ def _job(state: RunState) -> str:
 
 
 def attempt_lines(state: RunState, now: float, width: int | None = None) -> list[str]:
-    """Return the table of a run's attempts, if there are several: checkpoint, duration, when and why each ended."""
+    """Return a table of a run's attempts, if there are several: each attempt's checkpoint and duration, and when and
+    why it ended.
+    """
     if len(state.attempts) < 2:
         return offer_lines(state, now, width)
     rows = [
@@ -256,7 +258,9 @@ def _folded(head: str, text: str, width: int | None) -> list[str]:
 
 
 def left_lines(state: RunState) -> list[str]:
-    """Return lines about outputs that were not copied: where they are, why, and the command that fetches them."""
+    """Return lines about outputs that were not copied: where they are, why they were not copied, and the command that
+    fetches them.
+    """
     if not state.left:
         return []
     lines = ["", "  some outputs are still on its machines:"]
@@ -381,7 +385,7 @@ def _cause(verdict: Verdict) -> str:
 
 
 def next_commands(run_id: str) -> str:
-    """Return lines with the commands that are useful after a submit."""
+    """Return lines with the commands that are useful after `orch submit`."""
     return (
         f"  orch logs -f {run_id}     follow rank 0\n"
         f"  orch status {run_id}      nodes, ranks, progress\n"

@@ -50,8 +50,8 @@ def hand_over(
     points: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Pointer:
-    """Have the other machine submit the run, or the sweep with these `points`. `tell` receives a note on files that
-    were not sent.
+    """Have the machine that the profile names as supervisor submit the run, or the sweep with these `points`. `tell`
+    receives a note on files that were not sent.
 
     Raises BackendError, with the other machine's message, if that machine refuses and has started nothing.
     """

@@ -214,7 +214,9 @@ def _assign(name: str, value: str, pasted: Pasted) -> None:
 def _options(
     words: list[str], flags: frozenset[str], launcher: str, short: dict[str, str] | None = None
 ) -> tuple[dict[str, str], list[str]]:
-    """Return (a launcher's options at the start of `words`, the words after them). Names get underscores for dashes."""
+    """Return (a launcher's options at the start of `words`, the words after them). In the names of options, dashes
+    become underscores.
+    """
     short = short or {}
     found: dict[str, str] = {}
     while words and words[0].startswith("-") and words[0] not in ("-", "--"):
