@@ -16,7 +16,7 @@ from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.runs.start_lock import STARTING
 from orchestrator.runs.store import REMOVED_PREFIX, delete_folder
 
-SETTLED_SECONDS: Final = 60.0  # younger files may belong to a submit in progress
+SETTLED_SECONDS: Final = 60.0  # younger files may belong to a submission in progress
 
 
 def collect_files(root: Path, *, dry_run: bool) -> Iterator[Finding]:

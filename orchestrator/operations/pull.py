@@ -121,8 +121,8 @@ def _receipt(folder: Path) -> dict[str, Any]:
 
 
 def _take_folder(run: RunDir, target: Path) -> None:
-    """Create the target folder. Raises UsageError if it is a run's own folder, or if it contains files that are not
-    from an earlier pull of this run.
+    """Create the target folder. Raises UsageError if it is inside the run's own folder, or if it contains files that
+    are not from an earlier pull of this run.
     """
     if target.resolve().is_relative_to(run.path.resolve()):
         raise UsageError(f"{target} is inside the run's own folder", "name another folder: --to DIR")

@@ -31,7 +31,7 @@ class Cancelled:
 
     state: RunState
     proofs: tuple[NodeProof, ...] = ()  # empty if this process checked no node
-    had_ended: bool = False  # the run had ended before, so the cancel did nothing
+    had_ended: bool = False  # the run had ended before, so nothing was done
     record_is_lost: bool = False  # it is unknown on which machines the run was
 
     @property

@@ -110,8 +110,8 @@ class Reader:
     def run(self, run: RunDir, *, all_ranks: bool = True) -> RunView:
         """Return the view of one run.
 
-        Without `all_ranks`, it has only the ranks that failed or are lost, and only rank 0's heartbeat is read, because
-        there may be thousands of ranks.
+        Without `all_ranks`, the view has only the ranks that failed or are lost, and only rank 0's heartbeat is read,
+        because there may be thousands of ranks.
         """
         with self._lock:
             state = self._state(run)
@@ -169,7 +169,8 @@ class Reader:
             return trend_of(name, better_of(name, of_job), series.values(name))
 
     def step_time_map(self, run: RunDir, *, columns: int, rows: int | None = None) -> HeatMap:
-        """Return a heat map of the step times of each rank, for the time of which the run still has samples."""
+        """Return a heat map of the step times of each rank. It covers the period of the samples that the run still has.
+        """
         with self._lock:
             spans = list(step_spans(self._sampled(run).look()))
             return span_map("step time", "s", spans, columns=columns, rows=rows, least=LEAST_SLOWER)

@@ -122,7 +122,9 @@ def _correlation(ones: Sequence[float], others: Sequence[float]) -> float | None
 
 
 def _explained(settings: Sequence[Fact], ranks: Sequence[float]) -> float | None:
-    """Return the share of the ranks' variance between groups of equal settings; None if all ranks are equal."""
+    """Return the share of the variance of `ranks` (the positions of the runs' metrics in sorted order) that lies
+    between groups of equal settings; None if all positions are equal.
+    """
     groups: dict[Fact, list[float]] = defaultdict(list)
     for setting, rank in zip(settings, ranks, strict=True):
         groups[setting].append(rank)

@@ -140,7 +140,9 @@ def members_page(members: Sequence[tuple[str, int]]) -> str:
 
 
 def job_use_line(run: str, job: JobUse, scheduler: str) -> str:
-    """Return a line with the time, cores and memory that a scheduler measured for a run's job, as Slurm's seff does."""
+    """Return a line with the time, cores and memory that a scheduler measured for a run, as Slurm's command seff shows
+    them.
+    """
     limit = f" of {duration(job.limit_seconds)}" if job.limit_seconds is not None else ""
     cores = f"{job.cores} core{'s' * (job.cores != 1)}"
     said = [f"{duration(job.seconds)}{limit}"]

@@ -31,8 +31,8 @@ def table(
 ) -> str:  # fmt: skip
     """Return a table whose columns are as wide as their longest cells. The words in column `colour_of` are coloured.
 
-    If `width` is given, no line is longer. Columns in `spare` are then left out, in that order, until the others fit.
-    If a row's last cell still does not fit, it is folded onto at most `most` lines below the row.
+    If `width` is given, no line is longer. Columns in `spare` are then left out, in that order, until the other columns
+    fit. If a row's last cell still does not fit, it is folded onto at most `most` lines below the row.
     """
     lines = [[one_line(cell) for cell in line] for line in (header, *rows)]
     kept = list(range(len(header)))

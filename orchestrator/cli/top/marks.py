@@ -67,8 +67,8 @@ def share(percent: float | None, marks: Marks) -> Text:
 
 
 def rank_cell(ranks: Sequence[RankRow], usual: float, marks: Marks) -> Text:
-    """Return one cell for a group of consecutive ranks. It shows the worst state of the ranks. If all ranks are
-    running, it shows the slowest step.
+    """Return one cell for a group of consecutive ranks. It shows the worst state of the ranks or, if that state is
+    "running", the time of the slowest step.
     """
     worst = min((rank.state for rank in ranks), key=_WORST_FIRST.index)
     slowest = max((rank.step_time or 0.0 for rank in ranks if rank.state is RankStatus.RUNNING), default=0.0)

@@ -102,7 +102,7 @@ def settings_of(options: Mapping[str, str], config: Mapping[str, Any], place: st
 
 
 def _flat(config: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return the values of a config file by the names of the corresponding options."""
+    """Return the values of a config file, keyed by the names of the corresponding options."""
     if config.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
         hint = "orch runs only on machines that it reaches over SSH or through a scheduler"
         raise UsageError(f"{place}: compute_environment {config['compute_environment']} is not LOCAL_MACHINE", hint)
