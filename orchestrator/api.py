@@ -7,7 +7,7 @@
         print(line)
     print(run.result())
 
-All calls block, and none prints. The module starts no event loop and sets no signal handler, so it works in
+All calls block, and no call prints anything. The module starts no event loop and sets no signal handler, so it works in
 notebooks and threads, and in coroutines through `asyncio.to_thread`. Errors are `errors.OrchError`, each with a
 message and a hint. A run continues after this process has ended and while this machine is off; `find` returns it
 again.

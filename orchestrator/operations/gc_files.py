@@ -1,4 +1,4 @@
-"""Removes the files that killed processes left in the state folder. They are found by name and age."""
+"""Removes the files that killed processes left in the state folder. Their names and ages identify these files."""
 
 from __future__ import annotations
 

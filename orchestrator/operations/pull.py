@@ -46,8 +46,7 @@ class Copied:
     how: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the file as JSON types. The name of the checksum's algorithm is the checksum's key, as in a manifest.
-        """
+        """Return the file as JSON types. The name of the checksum's algorithm is the checksum's key, as in a manifest."""
         checksum = {str(self.checksum.algorithm): self.checksum.hex}
         return {"path": self.path, "bytes": self.bytes, **checksum, "how": self.how}
 
@@ -254,7 +253,8 @@ def choose(
 ) -> tuple[Checkpoint | None, str]:
     """Return the checkpoint that `which` names (best, latest or a step), and the reason for the choice.
 
-    The checkpoint is None if none is usable. Raises UsageError if `which` is a step without a usable checkpoint.
+    The checkpoint is None if no checkpoint is usable. Raises UsageError if `which` is a step without a usable
+    checkpoint.
     """
     usable = [each for each in found if each.is_whole]
     if which.isdigit():

@@ -27,7 +27,7 @@ _INT64: Final = 2**63
 
 @dataclass(frozen=True)
 class MetricLine:
-    """A line of metrics.jsonl: its numbers by name, with its step, attempt and time."""
+    """A line of metrics.jsonl: its numbers, keyed by name, and its step, attempt and time."""
 
     values: Mapping[str, float]
     step: int
@@ -36,8 +36,8 @@ class MetricLine:
 
 
 def new_lines(path: Path, offset: int, redact: Redaction, *, has_ended: bool) -> tuple[list[MetricLine], int]:
-    """Read metric lines from an offset on, at most MOST_BYTES at a time. Return (the lines, the offset after the last
-    of them).
+    """Read the metric lines that begin at `offset` or later, at most MOST_BYTES bytes at a time. Return (the lines, the
+    offset after the last of them).
 
     A last line without a newline is read only after the run's end.
     """
@@ -101,8 +101,7 @@ def _is_time(value: object) -> TypeGuard[float]:
 
 
 def parameters_of(record: RunRecord, redact: Redaction) -> dict[str, str]:
-    """Return the run's parameters, such as its options and its number of nodes, keyed by name. The texts are redacted.
-    """
+    """Return the run's parameters, such as its options and its number of nodes, keyed by name. The texts are redacted."""
     job = record.job
     program = next((kind for kind in ("training", "module", "script", "command") if job.get(kind)), "")
     found: dict[str, Any] = {"job": record.name, "profile": record.profile_name, "nodes": record.nnodes}

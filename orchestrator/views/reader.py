@@ -169,8 +169,7 @@ class Reader:
             return trend_of(name, better_of(name, of_job), series.values(name))
 
     def step_time_map(self, run: RunDir, *, columns: int, rows: int | None = None) -> HeatMap:
-        """Return a heat map of the step times of each rank. It covers the period of the samples that the run still has.
-        """
+        """Return a heat map of the step times of each rank. It covers the period of the samples that the run still has."""
         with self._lock:
             spans = list(step_spans(self._sampled(run).look()))
             return span_map("step time", "s", spans, columns=columns, rows=rows, least=LEAST_SLOWER)

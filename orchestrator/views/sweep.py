@@ -31,7 +31,9 @@ class Importance:
 
 @dataclass(frozen=True)
 class PointRow:
-    """One point of a sweep. `settings` has the point's values, as numbers or texts, by short names."""
+    """One point of a sweep. `settings` has the point's values, as numbers or texts, keyed by the short names of the
+    settings.
+    """
 
     run_id: str
     index: int

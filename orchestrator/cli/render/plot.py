@@ -20,7 +20,7 @@ Cell = tuple[int, int]  # (column, row), where row 0 is the top
 
 @dataclass(frozen=True)
 class Curve:
-    """The values of one run by step."""
+    """One curve of a plot: its name, and its points (x, y)."""
 
     name: str
     points: tuple[Point, ...]  # sorted by x

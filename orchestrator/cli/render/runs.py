@@ -235,8 +235,8 @@ def offer_lines(state: RunState, now: float, width: int | None = None) -> list[s
 
 
 def _resumed(attempt: Attempt) -> str:
-    """Return the checkpoint that the attempt loaded. If it loaded none, return the checkpoint that orch passed to it,
-    in brackets.
+    """Return the checkpoint that the attempt loaded. If the attempt loaded none, return in brackets the checkpoint that
+    orch passed to it.
     """
     if attempt.resumed_from is None and attempt.offered is not None:
         return f"- (offered {_checkpoint(attempt.offered)})"

@@ -187,9 +187,9 @@ def _unpack(stream: IO[bytes], folder: Path) -> None:
 
 
 def pointers(root: Path) -> list[Pointer]:
-    """Return all handed-over runs, newest last.
+    """Return the pointers to all handed-over runs, the newest last.
 
-    Pointers name programs that orch runs. So they are ignored if other users may write into their folder.
+    A pointer names a program that orch runs. So all pointers are ignored if other users may write into their folder.
     """
     found: list[Pointer] = []
     try:

@@ -83,8 +83,8 @@ def cancelled_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[lis
 def _supervisor_to_start_it(
     root: Path, machine: Backend, prepared: Prepared
 ) -> AbstractContextManager[Handover | None]:
-    """If the run needs the supervisor's connections and no supervisor is running, start a supervisor that will start
-    the run.
+    """If the run needs connections to machines, which a supervisor keeps open, and no supervisor is running, start a
+    supervisor that will start the run.
     """
     if machine.pool is None or prepared.after is not None:
         return nullcontext()
