@@ -145,8 +145,8 @@ def plan_of(run: RunDir) -> LaunchPlan:
 
 
 def launch_of(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
-    """Return the plan, the ranks of each node, and node 0's address. If the nodes reported other values than the plan,
-    the reported values are returned.
+    """Return the plan, the ranks of each node, and node 0's address. Values that the nodes have reported replace those
+    of the plan.
 
     Raises UsageError if the plan can't be read, or if the nodes have not decided their number of ranks yet.
     """

@@ -46,7 +46,7 @@ class Copied:
     how: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the file as JSON types. The name of the checksum's algorithm is the checksum's key, as in a manifest."""
+        """Return the file as JSON types. The key of the checksum is the name of its algorithm, as in a manifest."""
         checksum = {str(self.checksum.algorithm): self.checksum.hex}
         return {"path": self.path, "bytes": self.bytes, **checksum, "how": self.how}
 

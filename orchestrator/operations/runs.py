@@ -133,7 +133,7 @@ def _wait_for_verdict_of(host: str, run: RunDir) -> None:
 
 
 def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
-    """Record the request to cancel a run. If the record can't be written, for example on a full disk, return the error."""
+    """Record the request to cancel a run. If it can't be written, for example on a full disk, return the error."""
     try:
         run.record_cancel(now=now)
         run.append_event(Cancel(now))

@@ -101,7 +101,7 @@ def _is_time(value: object) -> TypeGuard[float]:
 
 
 def parameters_of(record: RunRecord, redact: Redaction) -> dict[str, str]:
-    """Return the run's parameters, such as its options and its number of nodes, keyed by name. The texts are redacted."""
+    """Return the run's parameters, keyed by name, such as its options and its number of nodes. Texts are redacted."""
     job = record.job
     program = next((kind for kind in ("training", "module", "script", "command") if job.get(kind)), "")
     found: dict[str, Any] = {"job": record.name, "profile": record.profile_name, "nodes": record.nnodes}

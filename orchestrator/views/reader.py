@@ -71,8 +71,8 @@ class Reader:
         return RunDir(self.root / "runs" / run_id)
 
     def runs(self, wanted: RunFilter | None = None, *, seconds: float = FIRST_SECONDS) -> RunsView:
-        """Return the runs that match the filter `wanted`. After `seconds`, the runs that were never read are only
-        counted, and a later call reads them.
+        """Return the runs that match the filter `wanted`. At most about `seconds` seconds are spent on runs that were
+        never read before. The remaining runs are only counted, and a later call reads them.
         """
         with self._lock:
             return self._runs(wanted, seconds)
@@ -169,7 +169,7 @@ class Reader:
             return trend_of(name, better_of(name, of_job), series.values(name))
 
     def step_time_map(self, run: RunDir, *, columns: int, rows: int | None = None) -> HeatMap:
-        """Return a heat map of the step times of each rank. It covers the period of the samples that the run still has."""
+        """Return a heat map of the step times of each rank, for the period that the run's samples cover."""
         with self._lock:
             spans = list(step_spans(self._sampled(run).look()))
             return span_map("step time", "s", spans, columns=columns, rows=rows, least=LEAST_SLOWER)

@@ -45,7 +45,8 @@ def step_times_of(nodes: Iterable[NodeSamples]) -> dict[int, float]:
 
 
 def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
-    """Yield spans of time with the step times in them. A span is as long as a sample, or as the step if that is longer.
+    """Yield spans of time with the step times in them. A span is as long as a sample, or as the step if the step is
+    longer.
 
     A span never begins before the node's first sample. Otherwise, if a clock is set during a step, the step may seem to
     take years, and the heat map would cover these years.

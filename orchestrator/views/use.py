@@ -67,7 +67,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
 
 @dataclass(frozen=True)
 class NodeUse:
-    """The newest sample of a node. If the ranks have ended, their values are those of the newest sample that has ranks."""
+    """The newest sample of a node. If the ranks have ended, their values come from the newest sample that has ranks."""
 
     node: int
     newest: Sample
@@ -143,7 +143,7 @@ def _has(nodes: Iterable[NodeSamples], measure: Measure) -> bool:
 
 
 def _newest(samples: Sequence[Sample]) -> Sample:
-    """Return the newest sample. If the ranks have ended, their values are taken from the newest sample that has ranks."""
+    """Return the newest sample. If the ranks have ended, their values come from the newest sample that has ranks."""
     last = samples[-1]
     ranks = next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
     return last if last.ranks else Sample(**{**vars(last), "ranks": ranks})

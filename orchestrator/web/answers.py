@@ -254,7 +254,9 @@ def sweep_page(reader: Reader, sweep: str, metric: str | None) -> Json:
 
 
 def _readable(read: Callable[[], _Value], otherwise: _Value, problems: list[str]) -> _Value:
-    """Return the result of `read`. If a file can't be read, add a message to `problems`, and return `otherwise`."""
+    """Return the result of `read`. If it raises an error because a file can't be read, add a message to `problems`, and
+    return `otherwise`.
+    """
     try:
         return read()
     except StoreError as error:

@@ -219,7 +219,9 @@ def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
 
 
 def _holdings(each: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return (cores, GPUs, holders of GPUs or slots) of a host. If the host can't be used, the last item is the reason."""
+    """Return (cores, GPUs, holders of GPUs or slots) of a host. For a host that can't be used, the last item is the
+    reason.
+    """
     if "problem" in each:
         return "-", "-", str(each["problem"])
     holders = [f"{place} {_holder(holder)}" for place, holder in each["places"].items()]

@@ -117,7 +117,7 @@ def status_lines(lines: Sequence[Sequence[str]], style: Style = plain, width: in
 def note(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> str:
     """Return the most important facts about a run on one line: why it ended, its recovery, or its progress.
 
-    Without a heartbeat, the last line of rank 0's log takes the place of the progress.
+    If the run has no heartbeat yet, the last line of rank 0's log is returned in place of the progress.
     """
     if state.verdict is not None:
         return ", ".join(filter(None, state.verdict.why_and_where))
@@ -133,7 +133,7 @@ def recovery_line(recovery: Recovery, now: float) -> str:
 
 
 def shown_line(line: str) -> str:
-    """Return a log line in the form for a table: without colours, on one line."""
+    """Return a log line in the form in which a table shows it: on one line, and without colours."""
     return escapes.plain(line.expandtabs()).strip()
 
 

@@ -70,7 +70,9 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that a job and its profile take from accelerate. `nproc` is per node, or None if unknown."""
+    """The settings for a job and its profile, converted from accelerate's settings. `nproc` is per node, or None if
+    unknown.
+    """
 
     nodes: int | None
     nproc: int | None

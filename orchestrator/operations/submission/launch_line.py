@@ -264,7 +264,7 @@ def _count(options: dict[str, str], name: str, pasted: Pasted) -> int | None:
 
 
 def _highest(options: dict[str, str], name: str, separator: str, pasted: Pasted) -> int | None:
-    """Return the number of nodes. For a range, return its upper end."""
+    """Return the number of nodes that the option `name` sets. For a range of numbers, return its upper end."""
     low, found, high = options.get(name, "").partition(separator)
     if not found:
         return _count(options, name, pasted)
@@ -417,8 +417,8 @@ def read_allocation(words: Sequence[str], pasted: Pasted) -> None:
 
 
 def _for_one_task(options: dict[str, str], tasks: int | None) -> dict[str, str]:
-    """Return the options with the cores that all tasks of a node have together, because orch starts one agent per
-    node.
+    """Return the options for one task per node, because orch starts one agent per node. This task gets the cores of all
+    tasks of its node.
     """
     cores = options.get("cpus_per_task", "")
     return (
