@@ -113,7 +113,7 @@ def fold(text: str, width: int, most: int | None = None) -> list[str]:
 
 
 def alike(rows: Iterable[T], key: Callable[[T], object]) -> Iterator[list[T]]:
-    """Yield groups of consecutive rows with the same key. Instead of a small group, yield each of its rows as a group."""
+    """Yield groups of consecutive rows with the same key. The rows of a small group are yielded one by one."""
     for _, group in groupby(rows, key):
         together = list(group)
         yield from [together] if len(together) >= FOLD_FROM else [[row] for row in together]
