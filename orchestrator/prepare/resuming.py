@@ -1,5 +1,5 @@
-"""Finds the checkpoint that `--resume` or `checkpoint.resume` names, and checks before a submit whether the job can
-load its format.
+"""Finds the checkpoint that `--resume` or `checkpoint.resume` names, and checks before the run starts whether the job
+can load its format.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NAMES = {
 
 
 def given_to(job: Job, code_dir: Path) -> Saved | None:
-    """Return the checkpoint from which the job starts. None if the job has none, or if only other machines have the
-    checkpoint.
+    """Return the checkpoint that the job's `checkpoint.resume` names. Return None if it names no path, or if this
+    machine has no complete checkpoint at the path.
     """
     resume = job.checkpoint.resume
     if resume in ("auto", "never"):

@@ -58,7 +58,7 @@ def span_map(
     """Return the spans as a heat map. A cell shows the mean value of a rank. If several ranks share a row, the cell
     shows the worst of their means.
 
-    The upper end of the colour scale is at least `least` times its lower end, so that noise does not look like a
+    The upper end of the colour scale is at least `least` times the lower end, so that noise does not look like a
     difference.
     """
     ranks = sorted({rank for span in spans for rank in span.values})

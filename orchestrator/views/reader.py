@@ -71,8 +71,8 @@ class Reader:
         return RunDir(self.root / "runs" / run_id)
 
     def runs(self, wanted: RunFilter | None = None, *, seconds: float = FIRST_SECONDS) -> RunsView:
-        """Return the runs that match the filter `wanted`. After `seconds`, the runs that were never read are only
-        counted, and a later call reads them.
+        """Return the runs that match the filter `wanted`. At most about `seconds` seconds are spent on runs that were
+        never read before. The remaining runs are only counted, and a later call reads them.
         """
         with self._lock:
             return self._runs(wanted, seconds)
@@ -110,8 +110,8 @@ class Reader:
     def run(self, run: RunDir, *, all_ranks: bool = True) -> RunView:
         """Return the view of one run.
 
-        Without `all_ranks`, it has only the ranks that failed or are lost, and only rank 0's heartbeat is read, because
-        there may be thousands of ranks.
+        Without `all_ranks`, the view has only the ranks that failed or are lost, and only rank 0's heartbeat is read,
+        because there may be thousands of ranks.
         """
         with self._lock:
             state = self._state(run)
@@ -171,7 +171,7 @@ class Reader:
             return trend_of(name, better_of(name, of_job), series.values(name))
 
     def step_time_map(self, run: RunDir, *, columns: int, rows: int | None = None) -> HeatMap:
-        """Return a heat map of the step times of each rank, for the time of which the run still has samples."""
+        """Return a heat map of the step times of each rank, for the period that the run's samples cover."""
         with self._lock:
             spans = list(step_spans(self._sampled(run).look()))
             return span_map("step time", "s", spans, columns=columns, rows=rows, least=LEAST_SLOWER)

@@ -1,4 +1,4 @@
-"""The view of one run: its state, nodes, ranks, timeline and verdict."""
+"""The view of one run: its state, nodes, ranks and timeline, and how it ended."""
 
 from __future__ import annotations
 

@@ -135,8 +135,9 @@ def _overwrite(path: Path, text: str) -> None:
 
 
 def address_of(server: Server, code: str, place: str = "") -> str:
-    """Return the URL that opens the page at the path `place`, such as `/run/ID`, and that works only once. It has the
-    code after the #, because browsers do not send that part.
+    """Return a URL that works only once and opens the page at the path `place`, such as `/run/ID`.
+
+    The URL has the code after the #, because browsers do not send that part.
     """
     return f"http://{server.name}:{server.port}/enter#{code}{place}"
 

@@ -90,7 +90,7 @@ class Top(App[None]):
     # -- reading
 
     def look(self) -> None:
-        """Read the page's data in a thread. If a read is in progress, read again after its end."""
+        """Read the page's data in a thread. If a read is in progress, read again when it has ended."""
         self._is_due = True
         if not self._is_reading:
             self._is_reading = True

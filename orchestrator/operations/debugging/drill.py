@@ -1,7 +1,8 @@
 """The command `orch drill`: causes a fault in a run of a job that orch ships, and compares the run's end with the end
 that orch promises.
 
-Only processes of that run are killed or stopped. The run's records and mark identify them on the nodes.
+Only processes of that run are killed or stopped. On the nodes, they are identified by the run's records and by the
+variable ORCH_MARK in their environment.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _read(command: Command, script: _Script) -> None:
 
 
 def _split(command: Command, *, comments: bool = False) -> list[str]:
-    """Return a command's words. A `$(...)` is part of its word."""
+    """Return a command's words. A `$(...)` is not split."""
     if "\x01" in command.text:
         raise UsageError(f"line {command.line} contains the control character \\x01", "remove the character")
     inner = list[str]()

@@ -62,7 +62,9 @@ def ui(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The requested options of the server. A `port` of 0 means any free port, and a `metrics_port` of 0 means none."""
+    """The requested options of the server. If `port` is 0, any free port is used. If `metrics_port` is 0, metrics are
+    not served.
+    """
 
     port: int
     metrics_port: int

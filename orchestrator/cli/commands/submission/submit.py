@@ -213,7 +213,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
 
 
 def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> int:
-    """Print the plan. With `check`, also print the scheduler's answer to it. Return the exit code."""
+    """Print the plan. With `check`, also print the scheduler's answer to the plan. Return the exit code."""
     from orchestrator.backends import backend_of
     from orchestrator.cli.output import show_plan
     from orchestrator.prepare import prepare
