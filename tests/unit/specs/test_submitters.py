@@ -17,7 +17,8 @@ FILES = {
     "main_pretrain.py": "import torch\ndef main(args): pass\n",
     "util.py": "",
     # from submitit import
-    "sub.py": "from submitit import SlurmExecutor as S\nfrom util import log\nfrom main_pretrain import main\nS('x').submit(main)\n",
+    "sub.py": "from submitit import SlurmExecutor as S\nfrom util import log\nfrom main_pretrain import main\n"
+    "S('x').submit(main)\n",
     # as DINOv2's: the helper submits, and the package takes its main from a module
     "pkg/run/train.py": "from pkg.run.submit import submit_jobs\nclass T:\n    def __call__(self):\n"
     "        from pkg.train import main as train_main\n        train_main()\nsubmit_jobs(T)\n",
