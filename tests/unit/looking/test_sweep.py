@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+import pytest
 
 from orchestrator.looking.sweep import grouped, wait_all
 from orchestrator.runs.store import RunDir
@@ -22,8 +25,15 @@ def test_a_sweep_that_goes_on_is_one_group_with_its_ended_runs_however_few_are_w
     assert found == [names[3:], names[:3]]
 
 
-def test_the_states_of_all_runs_are_returned_when_the_time_is_up(tmp_path: Path) -> None:
+def test_the_states_of_all_runs_are_returned_when_all_have_ended_or_the_time_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: float) -> None:
+        raise AssertionError("there is nothing to wait for")
+
+    monkeypatch.setattr(time, "sleep", refuse)
     ended, running = make(tmp_path, "tune-abcdef.0"), make(tmp_path, "tune-abcdef.1")
     begin(running)
     end(ended, FAILED)
+    assert [state.is_final for state in wait_all([ended])] == [True]
     assert [state.is_final for state in wait_all([ended, running], timeout=0)] == [True, False]

@@ -17,12 +17,14 @@ FILES = {
     "main_pretrain.py": "import torch\ndef main(args): pass\n",
     "util.py": "",
     # from submitit import
-    "sub.py": "from submitit import SlurmExecutor as S\nfrom main_pretrain import main\nS('x').submit(main)\n",
+    "sub.py": "from submitit import SlurmExecutor as S\nfrom util import log\nfrom main_pretrain import main\n"
+    "S('x').submit(main)\n",
     # as DINOv2's: the helper submits, and the package takes its main from a module
     "pkg/run/train.py": "from pkg.run.submit import submit_jobs\nclass T:\n    def __call__(self):\n"
     "        from pkg.train import main as train_main\n        train_main()\nsubmit_jobs(T)\n",
     "pkg/run/submit.py": "import submitit as s\n\ndef submit_jobs(task):\n    s.AutoExecutor('x').submit(task())\n",
-    "pkg/train/__init__.py": "from .train import main\n",
+    "pkg/train/__init__.py": "from .options import flags\nfrom .train import main\n",
+    "pkg/train/options.py": "flags = {}\n",
     "pkg/train/train.py": "def main(): pass\n",
     "alone.py": "import submitit\nsubmitit.LocalExecutor('x').submit(print)\n",
     # none of these submits by itself
@@ -48,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     ("script", "says", "trains"),
     [
         ("submitit_pretrain.py", "submitit (submitit_pretrain.py:11)", "main_pretrain.py"),
-        ("sub.py", "submitit (sub.py:3)", "main_pretrain.py"),
+        ("sub.py", "submitit (sub.py:4)", "main_pretrain.py"),
         ("pkg/run/train.py", "submitit (pkg/run/submit.py:4)", "pkg/train/train.py"),
         ("alone.py", "submitit (alone.py:2)", ""),
     ],

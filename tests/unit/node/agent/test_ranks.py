@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,23 @@ def test_the_launcher_that_the_job_leaves_open_is_chosen_by_the_node_and_the_pro
     monkeypatch.setattr(module, "gpus", lambda: ["0"] if has_gpus else [])
     task = replace(ranks_of(tmp_path, []).task, launcher=launcher, program=Program(kind, "x"))
     assert resolve_launcher(task) == chosen
+
+
+@pytest.mark.parametrize(
+    ("number", "cause", "words"),
+    [(24, "infra", "no file can be opened"), (2, "user_error", "No such file or directory")],
+)
+def test_a_launcher_that_can_not_be_started_is_the_machines_fault_only_if_a_resource_is_used_up(
+    tmp_path: Path, number: int, cause: str, words: str
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    told: list[Report] = []
+    ranks = ranks_of(tmp_path, told)
+    ranks.launcher.start = fail  # type: ignore[method-assign]
+    asyncio.run(ranks.start())
+    (trouble,) = told
+    assert isinstance(trouble, Trouble)
+    assert trouble.cause == cause
+    assert words in trouble.reason
