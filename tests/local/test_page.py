@@ -105,7 +105,7 @@ def served(orch: Orch, *options: str, **variables: str) -> Iterator[subprocess.P
             said = []
             for line in process.stderr:
                 said.append(line)
-                if "Ctrl-C ends it" in line:
+                if "Ctrl-C ends the server" in line:
                     break
             assert said, "it has ended"
             process.said = "".join(said)  # type: ignore[attr-defined]
@@ -389,7 +389,7 @@ def test_on_a_login_node_it_says_how_to_come_there(tmp_path: Path) -> None:
     orch = Orch(tmp_path / "home", REPO)
     environment = orch.environment(SSH_CONNECTION="10.0.0.1 5 10.0.0.2 22", BROWSER="/bin/false")
     with terminal(orch.argv("ui"), env=environment) as screen:
-        said = screen.until("Ctrl-C ends it")
+        said = screen.until("Ctrl-C ends the server")
         name, port, code = code_in(orch.home / "ui" / "open.html")
         tunnel = rf"{port}:127\.0\.0\.1:{port} \w+@10\.0\.0\.2"
         assert re.search(rf"ssh -N -o ExitOnForwardFailure=yes -L {tunnel}", said)
