@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from orchestrator.outcome.sentences import culprit_in_words
 from orchestrator.protocol.events import read_events
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.state import FINAL, RunState, Verdict
+from orchestrator.runs.state import FINAL, Cause, RunState, Verdict
 from tests.events import culprit, typed
 
 RECORD = {
@@ -495,6 +496,14 @@ def test_a_verdict_survives_json() -> None:
     assert Verdict.from_json(json.loads(json.dumps(one.to_json()))) == one
     assert Verdict.from_json({"outcome": "failed", "of_the_future": 1}) == Verdict("failed")
     assert Verdict.from_json({}).outcome == "failed"
+
+
+def test_only_a_run_that_its_search_has_ended_is_stopped_early() -> None:
+    assert not state(RUNNING, ALIVE).is_stopped_early
+    ended = state(FAILED, GONE)
+    assert ended.verdict is not None
+    assert not ended.is_stopped_early
+    assert replace(ended, verdict=replace(ended.verdict, cause=Cause.STOPPED_EARLY)).is_stopped_early
 
 
 def test_a_node_that_nobody_has_heard_yet_may_have_everything_to_say() -> None:
