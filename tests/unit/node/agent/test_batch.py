@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.node.agent import batch
 from orchestrator.node.agent.batch import (
     History,
     Place,
@@ -88,6 +89,14 @@ def test_the_allocation_fills_in_what_the_plan_left_open() -> None:
     assert away.leader_addrs == ("n4",)  # the others can't dial that
     again = placed(task(nnodes=1, hosts=("x",)), at("n9", start=2))
     assert (again.leader_addrs, again.start, again.only_loopback) == (("127.0.0.1",), 2, True)
+
+
+@pytest.mark.parametrize(("planned", "gpus", "nproc"), [(2, 0, 2), (2, 4, 2), (None, 0, 8), (None, 4, None)])
+def test_a_node_without_gpu_whose_number_of_ranks_is_not_planned_has_one_for_each_slot(
+    monkeypatch: pytest.MonkeyPatch, planned: int | None, gpus: int, nproc: int | None
+) -> None:
+    monkeypatch.setattr(batch, "gpus_of", lambda _: gpus)
+    assert placed(task(nproc=planned), Place("sge", "17", 0, 0, ("n1", "n2", "n3"), slots=8)).nproc == nproc
 
 
 @pytest.mark.parametrize(("kind", "title"), [("slurm", "Slurm"), ("sge", "Grid Engine"), ("pbs", "PBS")])
