@@ -7,7 +7,7 @@
         print(line)
     print(run.result())
 
-All calls block, and none prints. The module starts no event loop and sets no signal handler, so it works in
+All calls block, and no call prints anything. The module starts no event loop and sets no signal handler, so it works in
 notebooks and threads, and in coroutines through `asyncio.to_thread`. Errors are `errors.OrchError`, each with a
 message and a hint. A run continues after this process has ended and while this machine is off; `find` returns it
 again.
@@ -34,7 +34,7 @@ from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, find_run, newest_runs, state_root
 from orchestrator.supervisor.background import attend
 
-if TYPE_CHECKING:  # reading runs must load neither pydantic nor what only a submit needs
+if TYPE_CHECKING:  # reading runs must load neither pydantic nor modules that only submitting needs
     from orchestrator.backends.base import NodeProof
     from orchestrator.operations.pull import Pulled
     from orchestrator.prepare.prepare import Prepared
@@ -137,8 +137,8 @@ class Run:
         """Stop the run at its next step boundary, with a checkpoint, and wait until it has ended. With `now`, stop at
         once.
 
-        The wait takes little longer than `limits.grace`. If the submit is still waiting for a machine, the run may not
-        have ended by then.
+        The wait takes little longer than `limits.grace`. If the process that starts the run is still waiting for a
+        machine, the run may not have ended by then.
 
         Return a check of each node: `survivors` are processes that could not be ended, and `is_unreachable` is True if
         the node could not be checked. The result is empty if the run had ended before.
@@ -226,9 +226,10 @@ def submit(
 
     `job` is a YAML file, the name of a shipped job, or a mapping of a job's fields, whose code is the current folder.
     `profile` is a name or a file. `sets` overrides fields of both (`{"job.training.lr": 0.1}`). `env` sets variables. A
-    variable that is None gets this process's own value. With `resume`, the run starts from the newest checkpoint of
-    that run. With `after`, the run starts when that run has succeeded; after "RUN:any", when that run has ended. If
-    other runs hold the GPUs of the hosts, the run waits in their queue. With `no_wait`, it is refused instead.
+    variable that is None gets this process's own value. With `resume`, the run starts from the newest checkpoint of the
+    run that `resume` names. With `after`, the run starts only when the run that `after` names has succeeded or, for
+    "RUN:any", has ended. If other runs hold the GPUs of the hosts, the run waits in their queue. With `no_wait`, it is
+    refused instead.
 
     Raises SpecError (with file, line and column) or UsageError before anything is started, and BackendError if a
     machine or a scheduler refuses.

@@ -6,6 +6,7 @@ the rule's `what`. A row without a rule describes something that ends no run. Th
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -31,15 +32,19 @@ def causes() -> dict[str, str]:
     return {what: ", ".join(words) for what, words in found.items()}
 
 
+def _row(*cells: str) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
+
+
 def generated(page: str) -> str:
     """The page with the table's causes as the rules have them, and a row for each rule that has none yet."""
     before, _, rest = page.partition(HEAD)
     rows, _, after = rest.partition(END)
     known, lines = causes(), []
     for row in rows.splitlines():
-        what, does, _, sentence, where = row.strip("| ").split(" | ")
-        lines.append(f"| {what} | {does} | {known.pop(what, 'none')} | {sentence} | {where} |")
-    lines += [f"| {what} | | {cause} | | |" for what, cause in known.items()]
+        what, does, _, sentence, where = [cell.strip() for cell in re.split(r" \|(?= |$)", row[1:])[:5]]
+        lines.append(_row(what, does, known.pop(what, "none"), sentence, where))
+    lines += [_row(what, "", cause, "", "") for what, cause in known.items()]
     return before + HEAD + "\n".join(lines) + END + after
 
 

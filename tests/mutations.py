@@ -23,7 +23,9 @@ PACKAGES = ("protocol", "outcome", "specs", "runs", "looking", "supervisor", "no
 OTHER = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
          ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}  # fmt: skip
 MOST_FILES = 8  # of tests for one module, its own first
-PATIENCE = 900  # seconds: a condition that makes a test wait for ever is detected
+PATIENCE = 300  # seconds: a condition that makes a test wait for ever is detected
+HANGS = "a test that waits for ever"
+NOT_RUN = "pytest itself"  # also if the name of a test has " - ", which ends the name in pytest's summary
 
 
 def sites(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.AST, str, Any]]:
@@ -72,9 +74,9 @@ def first_failure(copy: Path, *words: str) -> str:
     try:
         done = subprocess.run(argv, cwd=copy, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:
-        return "a test that waits for ever"
-    lines = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return lines[0] if lines else "" if done.returncode in (0, 5) else "pytest itself"
+        return HANGS
+    lines = [line.partition(" ")[2] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return lines[0].partition(" - ")[0] if lines else "" if done.returncode in (0, 5) else NOT_RUN
 
 
 def survives(copy: Path, module: Path, source: str, sound: dict[str, bool]) -> bool:
@@ -85,7 +87,7 @@ def survives(copy: Path, module: Path, source: str, sound: dict[str, bool]) -> b
         (copy / module).write_text(source)
         failed = first_failure(copy, *bad, *tests_of(module))
         (copy / module).write_text(original)
-        if not failed or sound.setdefault(failed, " " in failed or not first_failure(copy, failed)):
+        if not failed or sound.setdefault(failed, failed == HANGS or first_failure(copy, failed) in ("", NOT_RUN)):
             return not failed
 
 

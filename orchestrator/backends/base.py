@@ -132,8 +132,8 @@ class Sight(Value):
 
 
 class Turn(Protocol):
-    """A run's turn in the queue for places (GPUs or slots) on hosts. Every method raises BackendError if a host is
-    unreachable.
+    """A run's entry in the queue for its hosts' GPUs or slots. If a host is unreachable, every method raises
+    BackendError.
     """
 
     def join(self) -> bool:
@@ -156,12 +156,12 @@ class Backend(ABC):
       A start must not start an agent twice, and a method that ends something must accept that it has already ended.
     - **Recorded before it is done.** `submit` writes `handle.json` (state: intent) before anything can be started, and
       again (state: submitted) when everything has started. Without a handle, nothing of the run is on any machine.
-    - **Gone.** An agent counts as gone (`False`) only if somebody has seen that it is gone and all that it wrote is in
-      the run's folder. If its machine does not answer, the agent is unknown (`None`), never gone.
+    - **Gone.** An agent counts as gone (`False`) only if its end was observed, and all files that it wrote are in the
+      run's folder. If its machine does not answer, the agent is unknown (`None`), never gone.
     - **Blocking.** `look` and `place` are quick: commands such as `orch status` call `look` for hundreds of runs.
       `wait` blocks for at most its time-out. All other methods may take as long as the machines take.
     - **Errors.** A method raises BackendError (transient if the same call may succeed later) if a machine or scheduler
-      refuses or can't be reached, and UsageError if the profile asks for what the backend can't do.
+      refuses or can't be reached, and UsageError if the profile requests what the backend can't do.
     """
 
     pool: ConnectionPool | None = None
@@ -173,7 +173,7 @@ class Backend(ABC):
     relaunches: bool = False
     """True if the supervisor starts the agents again after the loss of a machine."""
     takes_sweeps: ClassVar[bool] = False
-    """True if `submit_all` submits all points of a sweep at once."""
+    """True if `submit_all` submits all runs of a sweep at once."""
 
     # -- starting
 
@@ -186,7 +186,7 @@ class Backend(ABC):
     def completed(self, launch: LaunchPlan, *, by_shell: bool = False) -> LaunchPlan:
         """Return the plan, completed with the values that only the scheduler knows about its machines.
 
-        by_shell: also add the options that environment variables of this shell set for a submit.
+        by_shell: also add the options of sbatch or qsub that environment variables of this shell set.
         """
         return launch
 
@@ -195,7 +195,7 @@ class Backend(ABC):
         """Start one agent for each node with the plan's commands, and return without waiting for the agents.
 
         Raises BackendError, which names the node, if an agent can't be started. Raises PlacesTakenError if the run was
-        queued for places on its hosts.
+        queued for GPUs or slots on its hosts.
         """
 
     def submit_all(
@@ -206,7 +206,7 @@ class Backend(ABC):
         folder: Path,
         parallel: int | None,
     ) -> None:
-        """Submit all points of a sweep at once. At most `parallel` of them run at a time.
+        """Submit all runs of a sweep at once. At most `parallel` of them run at a time.
 
         `folder` has the sweep's name, and holds the files that the runs share.
         """
@@ -226,7 +226,7 @@ class Backend(ABC):
         return None
 
     def turn(self, run: RunDir) -> Turn | None:
-        """Return the run's position in the queue for its hosts; None if the run is not in such a queue."""
+        """Return the run's entry in the queue for GPUs or slots on its hosts; None if the run is not queued."""
         return None
 
     # -- looking
@@ -268,20 +268,20 @@ class Backend(ABC):
         """
 
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
-        """Remove those runs that have not begun from the scheduler's queue, with as few commands as possible."""
+        """Remove the runs that have not begun from the scheduler's queue, with as few commands as possible."""
 
     @abstractmethod
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """End all remaining processes of the run on its nodes, agents included. Return a NodeProof, the result, for
-        each node.
+        """End all remaining processes of the run on its nodes, agents included. Return the result for each node as a
+        NodeProof.
         """
 
     def collect(self, run: RunDir) -> None:
         """Copy all files of an ended run from its nodes to this machine, then remove the run's folders on the nodes."""
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy the outputs that are only on the nodes, of any size. If the run has ended, remove its folders on the
-        nodes.
+        """Copy to this machine all outputs that exist only on the nodes, whatever their size. If the run has ended,
+        remove its folders on the nodes.
 
         Raises BackendError if a machine is unreachable.
         """
@@ -289,11 +289,13 @@ class Backend(ABC):
     # -- a scheduler's own
 
     def script(self, launch: LaunchPlan) -> str:
-        """Return the batch script that a submit of this plan passes to the scheduler; "" without a scheduler."""
+        """Return the batch script that orch would pass to the scheduler for this plan; "" if the backend has no
+        scheduler.
+        """
         return ""
 
     def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Check whether the scheduler would accept the plan, without a submit. Raises UsageError if there is no
+        """Check whether the scheduler would accept the plan, without submitting it. Raises UsageError if there is no
         scheduler.
         """
         name, kind = launch.profile["name"], launch.profile["kind"]
@@ -337,8 +339,8 @@ class Backend(ABC):
         )
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """List the remains of ended runs on a profile's machines. Remove the remains of a run if `judge` decides that
-        they can go.
+        """List the remains of ended runs on a profile's machines. Unless `dry_run` is True, remove a run's remains if
+        `judge` permits it.
         """
         raise UsageError(
             "gc --profile needs an ssh profile", f"this profile is of kind {profile.kind}: leave --profile out"

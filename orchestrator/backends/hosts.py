@@ -41,9 +41,11 @@ def connections() -> ConnectionPool:
 
 
 def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict[int, T], dict[int, BackendError]]:
-    """Do the work on every machine in parallel. Return (results, errors), each by the machine's number.
+    """Do the work on every machine in parallel. Return the results and the errors, each as a dict from the machine's
+    number.
 
-    An unexpected exception counts as an error of that machine. An error with files of this machine is raised.
+    An unexpected exception counts as an error of the machine on which the work was done. If this machine causes an
+    error, such as a full disk, that error is raised.
     """
     done: dict[int, T] = {}
     failed: dict[int, BackendError] = {}

@@ -1,6 +1,4 @@
-"""Copies the files that one rank needs to run again into a new folder. The run's folder must be visible on this
-machine.
-"""
+"""Copies the files for a replay of one rank into a new folder. The run's folder must be visible on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +28,9 @@ def stage_replay(run: RunDir, name: str, checkpoint: Path | None, order: Order, 
 
 
 def _lay_ignored(run: RunDir, copy: Path) -> None:
-    """Add those files of the user's code folder that git ignores to the copy, as the run itself has them."""
+    """Add to the copy those files of the user's code folder that match an ignore pattern, because the run itself has
+    these files too.
+    """
     record = run.record()
     code, folder = record.job.get("code"), Path(record.code_dir or "")
     if not isinstance(code, dict) or not record.code_dir or not folder.is_dir():
@@ -40,8 +40,8 @@ def _lay_ignored(run: RunDir, copy: Path) -> None:
 
 
 def replay_argv(folder: str, python: str) -> list[str]:
-    """Return the command that replays the rank whose files are in this folder. The path may be relative, because
-    commands on a node start in its home folder.
+    """Return the command that replays the rank whose files are in this folder. If the folder begins with `~/`, the
+    paths in the command are relative, because commands on a node start in the home folder.
     """
     archive, order = (f"{folder}/{name}".removeprefix("~/") for name in ("node.pyz", "order.json"))
     return [python, "-I", "-S", archive, "replay", order]

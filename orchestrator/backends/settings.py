@@ -60,7 +60,7 @@ class AgentsSettings(Value):
 
     @property
     def machines(self) -> dict[int, Host]:
-        """Return all machines by number: first those of the nodes, then the spares."""
+        """Return all machines as a dict from their number: first the nodes' machines, then the spares."""
         return dict(enumerate([*self.hosts, *self.spares]))
 
     @staticmethod

@@ -28,8 +28,8 @@ class Elsewhere:
 def naming_awaited_machines(kind: str) -> Iterator[Elsewhere]:
     """Within the block, print the machines that have not answered this process for a second.
 
-    `kind` names the backend that connects to the machines. If another process waits for machines, its reports of them
-    are passed to the yielded object.
+    `kind` names the backend that connects to the machines. The yielded object also takes the names of machines for
+    which another process waits (see `Elsewhere.hear`), and these are printed too.
     """
     elsewhere = Elsewhere()
     if not sys.stderr.isatty():

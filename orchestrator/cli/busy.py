@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def findings_of(folder: RunDir, state: RunState) -> list[str]:
     """Return a line for each unusual state in the newest samples of a run; empty if the run succeeded.
 
-    If the run has ended, the newest samples are the last before its end.
+    If the run failed or was cancelled, these are the last samples before its end.
     """
     if state.state == RunStatus.SUCCEEDED:
         return []

@@ -56,7 +56,7 @@ def runs(_typed: str) -> Iterable[str]:
 def runs_and_sweeps(typed: str) -> Iterable[str]:
     """Return the completions of the name of a run or a sweep.
 
-    The points of a sweep are offered only after the sweep's whole id, because it may have a thousand points.
+    A sweep may have a thousand points, so its points are offered only if the user has typed the sweep's whole id.
     """
     from orchestrator.runs.run_id import sweep_of
     from orchestrator.runs.store import newest_runs, state_root

@@ -25,7 +25,9 @@ def check_packages() -> None:
 
 
 def detached_server(root: Path) -> tuple[Server, str]:
-    """Return the page's server, and a code that opens one session. If no server runs, start one in the background."""
+    """Return the page's server, and a code with which a browser can open one session. If no server runs, start one in
+    the background.
+    """
     check_packages()
     from orchestrator.web import files
     from orchestrator.web.server import listen_all, new_code, serve_detached

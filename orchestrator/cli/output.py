@@ -79,7 +79,7 @@ def print_logs(
 
 
 def lines_on_proofs(proofs: Sequence[NodeProof]) -> list[str]:
-    """Return lines about the remaining processes on each machine of a cancelled run."""
+    """Return lines about the processes that are left of a cancelled run on each machine."""
     known = [each for each in proofs if each.host != UNKNOWN or each.survivors or each.is_unreachable]
     if proofs and not known:
         return ["nothing of it had been started"]
@@ -87,7 +87,7 @@ def lines_on_proofs(proofs: Sequence[NodeProof]) -> list[str]:
 
 
 def what_is_left(proof: NodeProof) -> str:
-    """Describe the remaining processes of a cancelled run on one node."""
+    """Describe the processes that are left of a cancelled run on one node."""
     if proof.is_unreachable and proof.why:
         return f"not known: {proof.why}"
     if proof.is_unreachable:

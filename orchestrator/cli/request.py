@@ -26,7 +26,7 @@ class TakesArguments(click.Command):
         return super().parse_args(ctx, args[:at])
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return the parts of the usage line."""
+        """Return the parts of the usage line. The last part shows that arguments of the program may follow `--`."""
         return [*super().collect_usage_pieces(ctx), "[-- ARGUMENTS]"]
 
 
@@ -40,7 +40,9 @@ profile_option = click.option(
 
 
 def profile_or_default(given: str | None, job: str = "") -> str:
-    """Return the given profile. If none is given, return and print the default profile for a job (a name or a file)."""
+    """Return the given profile. If none is given, print and return the default profile for `job`, which is a name or a
+    file.
+    """
     if given is not None:
         return given
     choice = default_choice(job)
@@ -49,7 +51,7 @@ def profile_or_default(given: str | None, job: str = "") -> str:
 
 
 def default_choice(job: str = "") -> Choice:
-    """Return the default profile for a job (a name or a file), and why it was chosen."""
+    """Return the default profile for `job` (a name or a file), and the reason for this default."""
     import os
     from pathlib import Path
 

@@ -90,7 +90,7 @@ def _say_fields(found: Sweep) -> None:
         if axis.is_argument:
             say(f"{what}: {axis.word} is appended to the job's args")
         elif axis.word != axis.field:
-            say(f"{what}: {axis.word} sets {axis.field}")
+            say(f"{what}: {axis.word} is short for the field {axis.field}")
 
 
 def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:

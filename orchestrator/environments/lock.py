@@ -27,7 +27,8 @@ _INCLUDES: Final = ("-r", "--requirement", "-c", "--constraint", "-e", "--editab
 class Lock:
     """A lock file, with the groups and extras that the job selects from it.
 
-    `text` is the file's own text. `pylock` is the lock converted to pylock.toml; it is "" for a requirements file.
+    `text` is the file's unchanged text. `pylock` is the lock converted to pylock.toml; it is "" for a requirements
+    file.
     """
 
     name: str

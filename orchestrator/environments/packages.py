@@ -21,7 +21,7 @@ from orchestrator.protocol.files import write_json
 from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.runs.store import RunDir
 
-ENVIRONMENT: Final = "environment.json"  # the file with the lock, which the submit writes
+ENVIRONMENT: Final = "environment.json"  # the file with the lock, which `orch submit` writes
 PACKAGES: Final = "packages.json"  # the file with the chosen wheels, by the keys of interpreters
 
 

@@ -1,1 +1,3 @@
-"""Reads the state of runs: it gathers the facts and judges them. This package never writes, starts or ends anything."""
+"""Reads the state of runs: it gathers the facts about a run and computes the run's state. This package never writes,
+starts or ends anything.
+"""

@@ -83,7 +83,9 @@ def state_from(evidence: Evidence) -> RunState:
 
 
 def judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
-    """Return the run's state, with the verdict that it would get now, and the relaunch that would follow, if any."""
+    """Return the run's state and the relaunch that would follow now; the relaunch is None if none would follow. If the
+    run is over, the state includes the verdict (the run's final result).
+    """
     state = _own_state(evidence)
     if evidence.scheduler is not None:
         from orchestrator.runs.scheduler_status import joined

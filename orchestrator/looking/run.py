@@ -78,7 +78,9 @@ def wait(run: RunDir, on_look: Callable[[RunState], None] | None = None, timeout
 
 
 def states(run: RunDir, timeout: float | None = None) -> Iterator[RunState]:
-    """Yield the run's present state, at least once, until the run has ended or `timeout` seconds have passed."""
+    """Yield the run's present state again and again, at least once, until the run has ended or `timeout` seconds have
+    passed.
+    """
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         state = state_of(run)

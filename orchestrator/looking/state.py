@@ -23,7 +23,7 @@ SIGNS_OF_LOSS: Final = (LostNode, GaveUp, StartingAgain)
 
 
 def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
-    """Return the run's state. If the run's verdict is recorded, only files of the run are read.
+    """Return the run's state. If the run's verdict (its final result) is recorded, only files of the run are read.
 
     If the cache `known` is given, only event files that have changed are read again.
     """
@@ -75,8 +75,8 @@ def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backe
 
 
 def _ended(record: RunRecord, run: RunDir, ending: Ending, known: FileCache | None = None) -> RunState:
-    """Return the state of a run whose verdict is recorded. All other fields of the state follow from the run's
-    events.
+    """Return the state of a run whose verdict (final result) is recorded. All other fields of the state follow from the
+    run's events.
     """
     state, verdict = reduce(record, run.events(known), {}, rank0_done=True), ending.verdict
     silent = (NodeStatus.STARTING, NodeStatus.JOINED, NodeStatus.RUNNING)  # their agents exited without a last event
@@ -101,7 +101,9 @@ def check_kind(run: RunDir, record: RunRecord) -> None:
 
 
 def explained(run: RunDir, verdict: Verdict) -> Verdict:
-    """Return the verdict, with a hint if a rank did not find a file or a module that is on this machine."""
+    """Return the verdict (the run's final result), with a hint if a rank did not find a file or a module that is on
+    this machine.
+    """
     if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
         return verdict
     from orchestrator.runs.missing_files import with_missing_file

@@ -44,7 +44,7 @@ def wait_all(runs: Sequence[RunDir], timeout: float | None = None) -> list[RunSt
 
 
 def exit_code(states: Sequence[RunState]) -> int:
-    """Return the exit code of `orch wait` for a sweep, which is that of its worst run."""
+    """Return the exit code of `orch wait` for a sweep, which is the exit code of the sweep's worst run."""
     codes = {looking.exit_code(state) for state in states if not state.is_stopped_early}
     order = (EXIT_NOT_FINISHED, EXIT_RUN_FAILED, EXIT_CANCELLED)
     return next((code for code in order if code in codes), 0)

@@ -1,4 +1,6 @@
-"""The tools of `orch mcp`. They do the same as commands of orch, and return bounded and redacted JSON. None prints."""
+"""The tools of `orch mcp`. They do the same as commands of orch, and return bounded and redacted JSON. No tool prints
+anything.
+"""
 
 from __future__ import annotations
 

@@ -30,10 +30,11 @@ _STEPS: Final = ((1000, 8000), (100, 2000), (20, 500), (5, 200))
 
 
 def answer(value: Any, redaction: Redaction) -> dict[str, Any]:
-    """Return a value as an answer: redacted, marked, limited in size, and with the notice on untrusted text.
+    """Return a value as an answer to a coding agent. Secrets are masked, texts of programs are marked as untrusted, and
+    the size is limited.
 
-    Long texts are cut after the redaction, because the redaction does not detect a part of a secret. Raises UsageError
-    if the answer is too large even then.
+    Long texts are cut after the redaction, because a secret that was cut in two would not be recognised. Raises
+    UsageError if the answer is still too large.
     """
     for items, characters in _STEPS:
         found = {"notice": NOTICE, **_short(_marked(redaction.json(_few(to_json(value), items))), characters)}

@@ -19,7 +19,7 @@ AT_ONCE: Final = 8  # number of profiles that are examined at the same time
 
 
 def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
-    """Check every node of an ssh profile, this machine for a local profile, or a scheduler.
+    """Check what a profile describes: every node of an ssh profile, this machine for a local profile, or the scheduler.
 
     With `on_node`, a short job of the scheduler also checks one node.
     """

@@ -124,8 +124,8 @@ def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str
 
 
 def _launch(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
-    """Return the result of `launch_of`. Raises UsageError also if the job has a `command` of its own, which
-    launchers can't start.
+    """Return the plan, the ranks of each node, and node 0's address (see `launch_of`). Raises UsageError if they are
+    not known, or if the job has a `command` of its own, which launchers can't start.
     """
     launch, bindings, address = launch_of(run)
     if launch.tasks[0].program.kind == "command":
@@ -145,8 +145,8 @@ def plan_of(run: RunDir) -> LaunchPlan:
 
 
 def launch_of(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
-    """Return the plan, the ranks of each node, and node 0's address. If the nodes reported other values than the plan,
-    the reported values are returned.
+    """Return the plan, the ranks of each node, and node 0's address. Values that the nodes have reported replace those
+    of the plan.
 
     Raises UsageError if the plan can't be read, or if the nodes have not decided their number of ranks yet.
     """

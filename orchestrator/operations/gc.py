@@ -1,8 +1,9 @@
 """Removes what ended and crashed runs left behind.
 
-Leftovers are found by marks, labels, records and age, never by a name. Live runs, other users' processes and processes
-without a run's mark are never touched. A run that this state folder does not know may belong to another state folder,
-so its leftovers are only listed. On request they are removed, unless one of its agents is alive.
+Leftovers are found by orch's marks on processes, labels on containers, records and age, never by a name. Live runs,
+other users' processes and processes without a run's mark are never touched. A run that this state folder does not know
+may belong to another state folder, so its leftovers are only listed. On request they are removed, unless one of its
+agents is alive.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _is_live(root: Path, run_id: str) -> bool:
 
 
 def _runs_without_agents(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Write a verdict for each run that has none although all its agents have ended."""
+    """Record the outcome of each run whose agents have all ended, if it is not recorded yet."""
     for run in live_runs(root):
         try:
             if dry_run:
@@ -116,7 +117,9 @@ def _leftovers(root: Path, *, dry_run: bool, unknown: bool) -> Iterator[Finding]
 
 
 def _end(root: Path, run_id: str, left: Leftovers, ruling: Ruling, *, dry_run: bool) -> Iterator[Finding]:
-    """If `ruling` says so, end the leftovers of one run. Report each process and container."""
+    """End the leftovers of one run if `ruling` allows that, and report each process and container. With `dry_run`, only
+    report them.
+    """
     ends = ruling.ends and not dry_run
     node_dirs = [str(path) for path in (root / "runs" / run_id).glob("nodes/*")]
     stuck = end_run(run_id, [], node_dirs, anywhere=True)[1] if ends else []

@@ -1,4 +1,4 @@
-"""Removes the files that killed processes left in the state folder. They are found by name and age."""
+"""Removes the files that killed processes left in the state folder. Their names and ages identify these files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.runs.start_lock import STARTING
 from orchestrator.runs.store import REMOVED_PREFIX, delete_folder
 
-SETTLED_SECONDS: Final = 60.0  # younger files may belong to a submit in progress
+SETTLED_SECONDS: Final = 60.0  # younger files may belong to a submission in progress
 
 
 def collect_files(root: Path, *, dry_run: bool) -> Iterator[Finding]:
@@ -130,7 +130,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Return True if the process that wrote a temporary file has ended. The name of the file contains the pid. If it
+    """Return True if the process that wrote a temporary file has ended. The file's name contains the pid. If the name
     has no pid, the age of the file decides.
     """
     return has_lost_its_writer(path) or (_is_settled(path) and not is_being_written(path))

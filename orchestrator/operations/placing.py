@@ -22,7 +22,7 @@ _LEVELS: Final = {BESIDE: "..", ABOVE: "../.."}
 
 @dataclass(frozen=True)
 class Placed:
-    """The result of a pull into the code folder: the copied files, and the skipped files with reasons."""
+    """The result of copying outputs into the code folder: the copied files, and the skipped files with reasons."""
 
     run_id: str
     folder: str

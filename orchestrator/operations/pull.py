@@ -46,7 +46,7 @@ class Copied:
     how: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the file as JSON types. The checksum is under its algorithm's name, as in a manifest."""
+        """Return the file as JSON types. The key of the checksum is the name of its algorithm, as in a manifest."""
         checksum = {str(self.checksum.algorithm): self.checksum.hex}
         return {"path": self.path, "bytes": self.bytes, **checksum, "how": self.how}
 
@@ -120,8 +120,8 @@ def _receipt(folder: Path) -> dict[str, Any]:
 
 
 def _take_folder(run: RunDir, target: Path) -> None:
-    """Create the target folder. Raises UsageError if it is a run's own folder, or has files of another run or other
-    files.
+    """Create the target folder. Raises UsageError if it is inside the run's own folder, or if it contains files that
+    are not from an earlier pull of this run.
     """
     if target.resolve().is_relative_to(run.path.resolve()):
         raise UsageError(f"{target} is inside the run's own folder", "name another folder: --to DIR")
@@ -144,7 +144,7 @@ def bring_outputs(run: RunDir) -> None:
     """Copy the outputs that are only on the run's nodes, of any size. If the run has ended, remove its folders on the
     nodes.
 
-    Raises BackendError, with the list, if some outputs can't be copied.
+    Raises BackendError, with a list of the folders that are kept, if some outputs can't be copied.
     """
     check_own(run.root, run)
     backend(run.record().kind).bring_outputs(run)
@@ -222,7 +222,9 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
 
 
 def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:
-    """Copy again the files of a checkpoint that is an output, because they may have grown. Return the copy's path."""
+    """If outputs are files of this checkpoint, copy them again, because they may have grown. Return the path of the
+    checkpoint's copy.
+    """
     place = checkpoint
     for output in outputs_of(run):
         if output.file.is_relative_to(checkpoint):
@@ -251,7 +253,8 @@ def choose(
 ) -> tuple[Checkpoint | None, str]:
     """Return the checkpoint that `which` names (best, latest or a step), and the reason for the choice.
 
-    The checkpoint is None if none is usable. Raises UsageError if `which` is a step without a usable checkpoint.
+    The checkpoint is None if no checkpoint is usable. Raises UsageError if `which` is a step without a usable
+    checkpoint.
     """
     usable = [each for each in found if each.is_whole]
     if which.isdigit():

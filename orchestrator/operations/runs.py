@@ -27,11 +27,11 @@ AT_ONCE: Final = 16  # number of runs that are cancelled at a time
 
 @dataclass(frozen=True)
 class Cancelled:
-    """The result of a cancel: the run's state after the cancel, and what the check of each node found."""
+    """The result of cancelling a run: the run's state afterwards, and the result of the check of each node."""
 
     state: RunState
     proofs: tuple[NodeProof, ...] = ()  # empty if this process checked no node
-    had_ended: bool = False  # the run had ended before, so the cancel did nothing
+    had_ended: bool = False  # the run had ended before, so nothing was done
     record_is_lost: bool = False  # it is unknown on which machines the run was
 
     @property
@@ -60,9 +60,9 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
     """Stop a run at its next step boundary, with a checkpoint. With `now`, stop it at once. Verify that no process is
     left.
 
-    The cancel is recorded before any signal is sent, so that nothing starts the run again. A run that has ended is left
-    unchanged. If the disk is too full for this record, the run is ended first, which frees space. Raises StoreError if
-    the space is still too small.
+    The request is recorded before any signal is sent, so that nothing starts the run again. If the disk is too full for
+    this record, the run is ended first, which frees space. Raises StoreError if the space is still too small. A run
+    that has ended is left unchanged.
 
     If the run's own record is lost, only its processes on this machine can be ended.
     """
@@ -133,7 +133,7 @@ def _wait_for_verdict_of(host: str, run: RunDir) -> None:
 
 
 def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
-    """Record the cancel of a run. If the record can't be written, for example on a full disk, return the error."""
+    """Record the request to cancel a run. If it can't be written, for example on a full disk, return the error."""
     try:
         run.record_cancel(now=now)
         run.append_event(Cancel(now))
@@ -144,7 +144,9 @@ def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
 
 
 def deliver_news(root: Path) -> None:
-    """If a notification or a tracker has not received all data of a run, start the supervisor, which sends the data."""
+    """If a notification was not sent yet, or a tracker has not received all data of a run, start the supervisor, which
+    sends them.
+    """
     if outbox.entered(root):
         start_supervisor(root)
 

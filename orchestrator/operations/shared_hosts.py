@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def shared_runs(profile: AnyProfile) -> tuple[list[SharedRun], list[str]]:
-    """Return the runs on an ssh profile's hosts, including spares, and the hosts' error messages."""
+    """Return the runs on the hosts of an ssh profile (and on its spare hosts), and an error message for each host
+    that did not answer.
+    """
     if profile.kind != "ssh":
         hint = (
             "use the scheduler's own command to see its queue"

@@ -1,4 +1,4 @@
-"""orch tensorboard: makes a folder with links to the runs' event files, and returns the command that shows them."""
+"""orch tensorboard: makes a folder with the event files of runs, and returns the command that shows the folder."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def program() -> list[str]:
 
 
 def lay_out(runs: Sequence[RunDir], folder: Path) -> list[RunDir]:
-    """Link each run's event files into a subfolder named after the run. Return the runs whose curves will not be
+    """Fill the folder with a subfolder for each run, named after the run. Return the runs whose curves will not be
     updated.
 
-    If a run has no event files, because it does not have the tracker `tensorboard`, they are written now, from the
-    run's present metrics.
+    The subfolder is a link to the event files of the run's tracker `tensorboard`. If the run does not have this
+    tracker, event files are written from the run's present metrics, and its curves will not be updated.
     """
     still = []
     for run in runs:

@@ -79,7 +79,7 @@ def usage(root: Path, by: str, since: float | None) -> tuple[dict[str, Used], li
 
 
 def usage_of(runs: Iterable[RunDir]) -> dict[str, Used]:
-    """Return the use of each of these runs, by id."""
+    """Return a dict from the id of each run to the hours and energy that the run has used."""
     now = time.time()
     return {run.run_id: used_by(run, now) for run in runs}
 

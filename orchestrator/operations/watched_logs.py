@@ -25,7 +25,7 @@ class WatchedLogs:
     def ask(self, run: RunDir, rank: int) -> None:
         """Copy one rank's log from now on, until a minute after the last request for it.
 
-        If MOST logs are being copied already, the request is ignored.
+        At most MOST logs are copied at a time. A request for a further log is ignored.
         """
         if come_anyway(run, Selection(rank)):
             return

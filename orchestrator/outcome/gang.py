@@ -57,7 +57,7 @@ def end_of(attempt: Attempt) -> End:
        to blame.
     4. Otherwise the earliest failure that another rank did not cause decides the cause. The budget for this cause
        decides whether another attempt follows.
-    5. Ranks that exit with code 95 request another start, which a new gang makes.
+    5. If a rank exits with code 95, it requests that the run is started again. New agents do this, so the gang ends.
     """
     failure = culprit_of(attempt.exits) or next((each for each in attempt.exits if each.unsaved), None)
     if attempt.ended_well:

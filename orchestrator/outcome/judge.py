@@ -61,8 +61,8 @@ class Records(Value):
 
     @property
     def was_given_up(self) -> bool:
-        """Return whether the submitting machine has recorded that some agents will never report. It then ends all other
-        agents of the run.
+        """Return whether the submitting machine has recorded that some agents will never report. After this, it ends
+        all other agents of the run.
         """
         return bool(of(self.own, FoundLost))
 
@@ -83,7 +83,8 @@ class Records(Value):
 
 
 def verdict_of(records: Records) -> Verdict | None:
-    """Return the verdict on the newest start, or None while a living agent could still change it.
+    """Return the verdict (how the run ended, and why) on the newest start, or None while a living agent could still
+    change it.
 
     The functions in `_JUDGES` are called in order, and the first verdict that is not None is returned.
     """
@@ -104,9 +105,10 @@ def _how_to_resume(verdict: Verdict, records: Records) -> str:
 
 
 def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, lost: bool) -> Relaunch | Verdict:
-    """Return the start that the supervisor makes after this end, or the verdict if no start follows.
+    """Return the start that the supervisor makes after a start that ended with this verdict. If no start follows,
+    return the verdict.
 
-    No start follows a success. If a start would follow but a cancel is recorded, the verdict becomes that of a
+    Another start follows only a failure. If it would follow but a cancel is recorded, the verdict becomes that of a
     cancelled run.
     """
     if verdict.outcome is not Outcome.FAILED:
@@ -122,7 +124,9 @@ def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, l
 
 
 def cancelled(events: Iterable[Event], verdict: Verdict | None = None) -> Verdict:
-    """Return the verdict as that of a cancelled run. If a search cancelled the run, use the reason of the search."""
+    """Change a verdict to that of a cancelled run. If a search cancelled the run, the reason of the search replaces
+    that of the verdict.
+    """
     reason = next((event.reason for event in of(events, Cancel)), None)
     verdict = verdict or Verdict(Outcome.CANCELLED)
     verdict = replace(verdict, outcome=Outcome.CANCELLED, cause=Cause.NONE, hint="", blames=Party.USER)
@@ -151,8 +155,10 @@ def _dropped(records: Records) -> Verdict | None:
 
 
 def _may_change(records: Records) -> bool:
-    """Return whether an agent that is or may be alive has not written its last event. Agents that have written no
-    event yet count too.
+    """Return whether an agent may still write events: it may be alive, and it has not written its last event.
+
+    An agent that has written no event counts too, unless the submitting machine has recorded that some agents will
+    never report.
     """
     if records.was_given_up:
         return any(not node.state.final for node in records.nodes if node.state != NodeStatus.WAITING)
@@ -192,8 +198,8 @@ def _success(records: Records) -> Verdict | None:
 
 
 def _in_vain(records: Records) -> Verdict | None:
-    """Return the verdict on a start by Slurm that node 0 ended at once, because earlier starts made no progress. In
-    that case srun ends the other nodes.
+    """Return the verdict on a start that saved nothing new, if node 0 recorded that further starts by the scheduler
+    would be in vain. srun then ends the other nodes.
     """
     gave_up = [event for event in records.of(GaveUp, 0) if event.cause == Cause.NO_PROGRESS]
     return _failed(records, gave_up[-1].reason, Cause.NO_PROGRESS) if gave_up and not records.is_cancelled else None
@@ -221,7 +227,8 @@ def _by_cancel(records: Records) -> Verdict | None:
 
 
 def _by_those_who_left(records: Records) -> Verdict | None:
-    """Return a verdict from the nodes that exited without the leader's result; None if a lost node explains the end.
+    """Return a verdict from the nodes that exited before they received a verdict from the leader. Return None if the
+    loss of a node explains why the run ended.
 
     A failure of node 0 itself comes first, because it made the other nodes exit.
     """
@@ -237,8 +244,8 @@ def _by_those_who_left(records: Records) -> Verdict | None:
 
 
 def _by_what_is_lost(records: Records) -> Verdict | None:
-    """Return a verdict that names the lost agents. It is used if no other function of `_JUDGES` returns a verdict. Add
-    the reason of the first node that exited because of the lost agents.
+    """Return a verdict that names the lost agents. It is used if no other function of `_JUDGES` returns a verdict. Its
+    reason includes that of the first node that exited without the leader's decision.
     """
     reasons = [event.reason for event in of(records.own, FoundLost)]
     if reasons:
@@ -300,7 +307,8 @@ def _of_no_rank(records: Records, end: GangEnded) -> Verdict:
 
     1. The reason of a node that left because node 0's process was paused. Node 0 itself recorded only that the node
        left.
-    2. The reason of a node that never joined. Node 0 recorded only that the node is missing.
+    2. The reason of a node that never joined, followed by one of the reasons below. Node 0 recorded only that the node
+       is missing.
     3. The problem of the failed node, with the names of all nodes that reported the same problem.
     4. The reason that node 0 reported.
     """

@@ -32,7 +32,9 @@ def candidates(machines: Iterable[Host], taken: Collection[Host], former: Collec
 
 
 def choose(nodes: Collection[int], lost: Collection[int], free: Sequence[Host], min_nodes: int | None) -> Choice[Host]:
-    """Assign free machines to the lost nodes, in order, and decide whether the start then has enough nodes."""
+    """Assign free machines to the lost nodes, in the order of the node numbers, and decide whether a start without the
+    remaining lost nodes has enough nodes.
+    """
     replaced = dict(zip(sorted(lost), free))
     without = tuple(node for node in sorted(lost) if node not in replaced)
     return Choice(replaced, without, not without or len(nodes) - len(without) >= (min_nodes or len(nodes)))

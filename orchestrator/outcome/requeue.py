@@ -34,11 +34,11 @@ _ASKED_TO_STOP = {Cause.PREEMPTED: "{} took its nodes away (preempted)", Cause.T
 def start_after(
     events: Sequence[Event], retry: Budgets, title: str, *, asks: bool, has_whole_limit: bool = True
 ) -> tuple[Cause, str] | Refusal | None:
-    """Return (cause, reason) of the start that an agent requests at its end, or None if it requests no start.
+    """Return (cause, reason) of the start that an agent requests before it exits, or None if it requests no start.
 
-    Return NO_PROGRESS if the start ended at its time limit, had the whole limit available, and saved no new checkpoint.
-    `events` are the events of this agent's start, and `retry` has the budgets that remain. A start that began no ranks
-    is repeated only if the agent's exit code requests it (`asks`). `title` is the scheduler's name.
+    The result is NO_PROGRESS if the start ended at its time limit, had the whole limit available, and saved no new
+    checkpoint. `events` are the events of this agent's start, and `retry` has the budgets that remain. A start that
+    began no ranks is repeated only if the agent's exit code requests it (`asks`). `title` is the scheduler's name.
     """
     ends = [event for event in events if isinstance(event, (GangEnded, GaveUp))]
     if not ends:
@@ -89,18 +89,19 @@ def forbidden_start(retry: Budgets, events: Iterable[Event], title: str) -> str:
 
 
 def overdrawn(retry: Budgets, events: Iterable[Event], word: Again) -> str:
-    """Return why this start must end at once, because its request exceeded the job's `retry` budget; "" if it may run.
+    """Return why this start must end at once, because the request for it exceeded the job's `retry` budget; "" if it
+    may run.
 
-    If the machine that runs the batch script is lost, an agent requests a start even without budget, because only a new
-    start can end the job. `word` is the request.
+    `word` is the request, which an agent of the previous start wrote. If the machine that runs the batch script is
+    lost, an agent requests a start even without budget, because only a new start can end the job.
     """
     budget = retry.get(word.cause, 0)
     return word.reason if budget is not None and restart.times_used(events, word.cause) > budget else ""
 
 
 def without_progress(stalled: int, word: Again | None, title: str) -> str:
-    """Return why this start must end at once, because too many starts in a row saved no checkpoint; "" if it may
-    run. `word` is the last start's request.
+    """Return why this start must end at once, because too many starts in a row saved no checkpoint; "" if it may run.
+    `word` is the request for another start that the last start wrote, if any.
     """
     if stalled < restart.WITHOUT_PROGRESS:
         return ""

@@ -95,7 +95,7 @@ def times_used(events: Iterable[Event], cause: str) -> int:
 
 
 def budget_left(retry: Budgets, events: Iterable[Event]) -> dict[str, int | None]:
-    """Return the budgets that remain for the leader of the next start."""
+    """Return how many restarts for each cause remain to the leader of the next start; None means unlimited."""
     events = list(events)
     return {
         cause: None if budget is None else max(0, budget - times_used(events, cause)) for cause, budget in retry.items()
@@ -117,7 +117,7 @@ def stalled(begun_at: Sequence[Progress], now: Progress) -> int:
 
 
 def progress_of(event: StartingAgain | AttemptFailed | GangEnded | Collected) -> Progress:
-    """Return the progress of the run that is recorded in the event."""
+    """Return the run's progress that this event recorded."""
     if isinstance(event, Collected):
         return Progress.of(event.step)
     return Progress.of(event.step, event.beat, event.saved)
@@ -164,8 +164,8 @@ def newest_start(events: Iterable[Event]) -> list[Event]:
 
 
 def opened_start(event: Event) -> StartingAgain | AgentStarted | None:
-    """Return the event if it begins a new start of the agents on its node or on the submitting machine; None
-    otherwise.
+    """Return the event if it begins a new start of the agents: StartingAgain from the submitting machine, or
+    AgentStarted from a node. Return None for any other event.
     """
     if event.node is None:
         return event if isinstance(event, StartingAgain) else None
@@ -192,7 +192,7 @@ def last_attempt(events: Iterable[Event], default: int = 0) -> int:
 
 
 def newest_saved(events: Iterable[Event]) -> Progress:
-    """Return the run's progress according to its newest recorded checkpoint."""
+    """Return the greatest progress of the run that any event recorded."""
     return max((progress_of(event) for event in events if isinstance(event, SHOW_PROGRESS)), default=Progress())
 
 
@@ -226,7 +226,7 @@ def next_start(
 def is_limit_signal(name: str, title: str) -> bool:
     """Return whether a signal announces the time limit of the scheduler's job.
 
-    orch has Slurm send SIGUSR2. In jobs of other schedulers, orch itself sends SIGXCPU, because Grid Engine sends
-    SIGUSR2 before every end of a job, even after `qdel`.
+    orch configures Slurm to send SIGUSR2. In jobs of other schedulers, orch itself sends SIGXCPU, because Grid Engine
+    sends SIGUSR2 before every end of a job, even after `qdel`.
     """
     return name == "SIGXCPU" or (name == "SIGUSR2" and title != TITLES["sge"])

@@ -21,8 +21,8 @@ class Seen(NamedTuple):
 
     @staticmethod
     def of(end: RankEnd, *, folder_lost: bool = False) -> Seen:
-        """Collect the facts about a rank's end. The message is the rank's error or, without an error, its last
-        lines.
+        """Collect the facts about a rank's end. The message is the rank's error or, without an error, the last lines of
+        its log.
         """
         if end.unsaved:
             return Seen(end, end.unsaved, folder_lost)
@@ -61,7 +61,7 @@ class Rule(NamedTuple):
     culprit: Party = Party.RANK
     hint: Hint = ""
     test: Callable[[Seen], bool] | None = None
-    pattern: str = ""
+    pattern: str = ""  # searched in the message; if a rank ended, it gives a hint, but never the cause
 
     @property
     def outcome(self) -> str:

@@ -57,8 +57,8 @@ def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
     """Return a rule for an error of CUDA or NCCL. If the program caused the error, the rule only gives a hint, and
     later rules decide the cause.
 
-    Only the first of all these patterns that matches the text counts, because the text may also have other messages of
-    NCCL, such as notes on retries, which a later pattern would match.
+    If the patterns of several such rules match the text, only the rule that was made first applies. The text may also
+    have other messages of NCCL, such as notes on retries, which the pattern of a later rule would match.
     """
     _GPU_PATTERNS.append(pattern)
 
@@ -73,7 +73,9 @@ def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
 
 
 def _gpu_words(seen: Seen) -> str:
-    """Return the text of an error of CUDA or NCCL: the error message, and the last log lines if they explain it."""
+    """Return the text of an error of CUDA or NCCL: the error message, and the last log lines if they explain it. Return
+    "" if the rank ran out of memory or orch itself reported the error.
+    """
     error, end = seen.error, seen.exit
     if end is not None and (end.oom or seen.error_type in _ERRORS_OF_ORCH):
         return ""
@@ -260,8 +262,8 @@ _GPU_ERRORS = (
          "a CUDA kernel failed: `env: {CUDA_LAUNCH_BLOCKING: '1'}` in the job shows the line, and "
          "compute-sanitizer shows the kernel; if it always fails on the same host, the GPU is broken"),
     _gpu(r"Watchdog caught collective operation timeout", Party.USER,
-         "a collective timed out: one rank was slow or gone; orch why and the other ranks' logs (orch logs RUN "
-         "--all) tell which"),
+         "a collective timed out: one rank was slow or gone; to find that rank, use orch why RUN, or the logs of all "
+         "ranks (orch logs RUN --all)"),
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = (
@@ -390,12 +392,16 @@ def cause_of(end: RankEnd, *, folder_lost: bool = False) -> Cause:
 
 
 def blamed(words: str, cause: Cause) -> Party:
-    """Return the party to blame for an end that no rank caused. `words` is the reason of the end."""
+    """Return the party to blame for an end that no rank caused. `words` is the recorded reason for the end.
+
+    The party is that of the rule whose pattern matches `words`. If no pattern matches, it is that of the first rule of
+    `_ENDS` with this cause.
+    """
     if not cause:
         return Party.NOBODY
     seen = Seen(None, words)
-    of_cause = [rule for rule in RULES if rule.cause is cause and rule.test is None]
-    rule = next((rule for rule in of_cause if rule.applies(seen)), None) or next(iter(of_cause), None)
+    of_cause = [rule for rule in RULES if rule.cause is cause and rule.test is None and rule.applies(seen)]
+    rule = next((rule for rule in (*of_cause, *_ENDS) if rule.cause is cause), None)
     return rule.culprit if rule is not None else Party.NOBODY
 
 

@@ -55,7 +55,7 @@ class SchedulerStatus:
         return SchedulerStatus("ended", outcome=outcome, cause=cause, reason=reason)
 
     def alive(self, nodes: int) -> dict[int, bool | None]:
-        """Map each node to whether its agent is alive, which is the same for all nodes of a job; None if unknown. The
+        """Map each node to whether its agent is alive (None if unknown). All nodes of a job have the same value. The
         result is empty if there is no job.
         """
         if self.phase == "none":
@@ -66,7 +66,8 @@ class SchedulerStatus:
 def verdict_with(
     own: Verdict | None, status: SchedulerStatus, nodes: Iterable[NodeState], attempt: int, events: Iterable[Event]
 ) -> Verdict | None:
-    """Combine `own`, the verdict from the run's records, with the scheduler's report; None while the job may continue.
+    """Return the verdict that follows from `own` (the verdict from the run's records) and the scheduler's report.
+    Return None while the job may continue.
 
     1. If the records' verdict rules out another start, it is final, whatever the scheduler reports. It is also final if
        the job ended by itself, or if the scheduler has no such job.

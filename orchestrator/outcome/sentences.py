@@ -65,8 +65,8 @@ def memory_in_words(error: RankError | None) -> list[str]:
 
 
 def kernel_words(culprit: Culprit) -> list[str]:
-    """Return a sentence with the kernel's last message about the host's GPU at the time of the rank's end, as a list.
-    The list is empty if there is no message.
+    """Return a list with one sentence: the kernel's last message about the host's GPU when the rank ended. The list is
+    empty if there is no message.
     """
     return [f"the kernel of {culprit.host} said: {culprit.kernel[-1][:300]}"] if culprit.kernel else []
 

@@ -16,19 +16,19 @@ def exited_well(end: RankEnd) -> bool:
 
 
 def has_succeeded(by_node: Mapping[int, Iterable[Event]], marked: object) -> bool:
-    """Return whether every rank of the newest attempt exited well. `marked` is the attempt in the file that rank 0
-    leaves at its end.
+    """Return whether every rank of the newest attempt exited well, and rank 0 recorded that it has finished this
+    attempt. `marked` is the number of the attempt that rank 0 recorded.
     """
     attempt = successful_attempt(by_node, rank0_done=True)
     return attempt is not None and attempt == marked
 
 
 def successful_attempt(by_node: Mapping[int, Iterable[Event]], *, rank0_done: bool) -> int | None:
-    """Return the newest attempt if every rank of it exited well, else None.
+    """Return the number of the newest attempt if all its ranks exited well, else None.
 
-    `by_node` has the events of every node of the run. `rank0_done` tells whether rank 0 has left the file that marks
-    its end. The leader's event `GangEnded` is not needed, so an agent that dies after the last exit does not change the
-    success.
+    `by_node` has the events of every node of the run. `rank0_done` tells whether rank 0 has written the file that shows
+    that it has finished. The leader's event `GangEnded` is not needed, so an agent that dies after the last exit does
+    not change the result.
     """
     goes = of(by_node.get(0, ()), Go)
     if not rank0_done or not goes:

@@ -17,10 +17,10 @@ def counted_out(
     """Return the unreachable nodes that count as gone.
 
     `since` maps each unreachable node to the time of its last answer. A node counts as gone if it can no longer change
-    the outcome, which holds in each of these cases:
+    the outcome of the run. This is true in each of these cases:
 
     1. The gang has ended.
-    2. The recorded exits already prove a success. `marked` is the attempt in the file that rank 0 writes at its end.
+    2. The recorded exits already prove a success. `marked` is the attempt that rank 0 has recorded as successful.
     3. The `grace` period after a cancel is over. Within this period the node would have saved a checkpoint.
     4. The node is node 0, and another node has left the gang because node 0 was silent.
     """

@@ -38,7 +38,9 @@ class Cause(StrEnum):
 
     @property
     def budget(self) -> str | None:
-        """Return the `retry` budget against which a restart after this cause counts; None if this cause has none."""
+        """Return the name of the `retry` budget that a restart after this cause uses up; None if there is no budget for
+        this cause.
+        """
         return self.value if self in _WITH_BUDGET else None
 
 

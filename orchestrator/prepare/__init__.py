@@ -1,1 +1,3 @@
-"""Validates and plans a request to run a job, and records it as a run. Submits and the supervisor use this package."""
+"""Validates and plans a request to run a job, and records it as a run. `orch submit` and the supervisor use this
+package.
+"""

@@ -151,7 +151,8 @@ def _is_torch_here() -> bool:
 
 
 def check_starts(python: str, cache: Path) -> None:
-    """Raise UsageError if an interpreter other than orch's own can't be started. A success is cached for later submits.
+    """Raise UsageError if an interpreter other than orch's own can't be started. A success is cached for later
+    submissions.
 
     If the path does not exist, nothing is raised, because the agent reports the command that it could not start.
     """

@@ -102,7 +102,7 @@ def note_on_gpus(prepared: Prepared) -> str:
 
 
 def note_on_wait() -> str:
-    """Return a note that this machine must stay on as long as the run waits in the queue for shared hosts."""
+    """Return a note that this machine must stay on as long as the run waits for GPUs or slots of shared hosts."""
     return "note: this machine keeps the run's place in the queue and starts the run: leave it on until then"
 
 

@@ -172,8 +172,8 @@ def _is_given(request: Request, field: str) -> bool:
 
 
 def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDir | None) -> Interpreter | None:
-    """Return the interpreter that trains on this machine. None if the profile, a container image or a lock decides
-    which interpreter is used.
+    """Return the interpreter that trains on this machine. Return None if the profile, a container image or a lock
+    decides which interpreter is used.
     """
     if profile.kind != "local" or profile.python or profile.runtime != "none" or job.environment is not None:
         return None
@@ -216,7 +216,7 @@ def _documents(root: Path, request: Request, flags: dict[str, Any]) -> Loaded:
 def _notified_of(job: Job, events: tuple[Any, ...]) -> Job:
     """Return the job with these events in all of its `notify` entries.
 
-    If the job has no entries, one entry is added. Its receiver's address is in the shell's variable NOTIFY_VARIABLE.
+    If the job has no entries, add an entry whose receiver's address is in the shell's variable NOTIFY_VARIABLE.
     """
     if not (entries := job.notify):
         from orchestrator.specs.job import Notify
@@ -330,7 +330,7 @@ def files_to_send(prepared: Prepared) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True)
 class Shipment:
-    """A description of the files that a submit would ship, and of the commands that it would run on this machine."""
+    """The files that `orch submit` would ship for a request, and the commands that it would run on this machine."""
 
     folder: str
     files: int
@@ -340,7 +340,7 @@ class Shipment:
 
 
 def shipment(prepared: Prepared) -> Shipment:
-    """Describe the files that a submit would ship, and the commands that it would run on this machine.
+    """Describe the files that `orch submit` would ship, and the commands that it would run on this machine.
 
     Raises UsageError if a file can't be shipped.
     """
@@ -412,7 +412,7 @@ def _spawned_before(prepared: Prepared, launch: LaunchPlan) -> bool:
 
 
 def shown_plan(root: Path, prepared: Prepared, *, contacts_login: bool = False) -> LaunchPlan:
-    """Return the plan that a submit would start. Without `contacts_login`, facts that only the login node knows are
+    """Return the plan that `orch submit` would start. Without `contacts_login`, facts that only the login node has are
     missing.
     """
     launch = plan_for(root, prepared)

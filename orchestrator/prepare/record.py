@@ -33,7 +33,7 @@ RECORD_VERSION = 1
 def recorded(root: Path, prepared: Prepared, launch: LaunchPlan) -> Iterator[tuple[RunDir, int]]:
     """Record the run, and hold its start lock during the block. Yield (the run, the lock's file descriptor).
 
-    If the run can't be recorded, nothing of it is left.
+    If the run can't be recorded, everything that was written for it is removed.
     """
     with ExitStack() as held:
         locks = list[int]()

@@ -82,8 +82,8 @@ def env_options(run: RunDir) -> tuple[str, ...]:
 
 
 def copy_code(source: RunDir, target: RunDir) -> dict[str, Any]:
-    """Copy the code of an earlier run. Return the recorded facts about that code, which are also true of the new
-    copy.
+    """Copy the code of an earlier run. Return the facts about the code that were recorded with that run, which are also
+    true of the copy.
     """
     listing = source.code_files()
     facts = next((to_json(event, stamps=False) for event in of(source.events(), Snapshot)), {})

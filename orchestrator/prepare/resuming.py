@@ -1,5 +1,5 @@
-"""Finds the checkpoint that `--resume` or `checkpoint.resume` names, and checks before a submit whether the job can
-load its format.
+"""Finds the checkpoint that `--resume` or `checkpoint.resume` names, and checks before the run starts whether the job
+can load its format.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orchestrator.protocol.checkpoints.search import Saved, at
 if TYPE_CHECKING:
     from orchestrator.specs.job import Job
 
-_NAMES = {
+NAMES = {
     Format.ORCH: "orch's own format",
     Format.HF: "the format of Hugging Face's Trainer",
     Format.LIGHTNING: "the format of Lightning",
@@ -24,11 +24,12 @@ _NAMES = {
     Format.DEEPSPEED: "the format of DeepSpeed",
     Format.FILES: "a file of weights",
 }
+"""The formats as messages name them."""
 
 
 def given_to(job: Job, code_dir: Path) -> Saved | None:
-    """Return the checkpoint from which the job starts. None if the job has none, or if only other machines have the
-    checkpoint.
+    """Return the checkpoint that the job's `checkpoint.resume` names. Return None if it names no path, or if this
+    machine has no complete checkpoint at the path.
     """
     resume = job.checkpoint.resume
     if resume in ("auto", "never"):
@@ -42,7 +43,7 @@ def check_format(job: Job, code_dir: Path) -> None:
     """Raise UsageError, with the checkpoint's path and format, if the job can't load its checkpoint."""
     if (given := given_to(job, code_dir)) is None:
         return
-    what = f"{given.path} is {_NAMES[given.format]}"
+    what = f"{given.path} is {NAMES[given.format]}"
     if job.training is not None and given.format is not Format.ORCH:
         raise UsageError(
             f"this job can't be resumed from that checkpoint: {what}, and `training:` loads orch's own format only",
@@ -60,7 +61,7 @@ def note_on_resume(job: Job, code_dir: Path) -> str:
     if (given := given_to(job, code_dir)) is None:
         return ""
     step = f" of step {given.step}" if given.is_counted else ""
-    what = f"note: the run resumes from {given.path}{step} ({_NAMES[given.format]})"
+    what = f"note: the run resumes from {given.path}{step} ({NAMES[given.format]})"
     if job.training is not None:
         return f"{what}, which the training loads"
     library = ", for example by run.resume()" if given.format is Format.ORCH else ""

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
+if TYPE_CHECKING:  # submitting cached documents must not load pydantic
     from orchestrator.specs.job import Job
     from orchestrator.specs.profiles import AnyProfile
 

@@ -69,8 +69,8 @@ def read_allocation(environ: Mapping[str, str], read_file: ReadFile, only: str =
 
 
 def slurm_counts(text: str, hosts: int) -> tuple[int | None, ...]:
-    """Return one number for each host from Slurm's notation: `4(x2),1` means 4, 4 and 1. Return None for each host if
-    the text can't be parsed.
+    """Parse Slurm's notation for a number per host: `4(x2),1` means 4, 4 and 1. If the text can't be parsed, the number
+    of every host is None.
     """
     counts: list[int | None] = []
     for part in text.split(","):

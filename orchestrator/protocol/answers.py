@@ -15,8 +15,8 @@ class Row(NamedTuple):
 
 
 class WithData(NamedTuple):
-    """The shape of an answer to which JSON data is attached. `values` is the shape of the answer, and `data` that of
-    the JSON data.
+    """The shape of an answer to which JSON data is attached: `values` is the shape of the answer itself, and `data` is
+    the shape of the attached data.
     """
 
     values: dict[str, Any]

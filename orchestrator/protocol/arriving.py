@@ -77,7 +77,8 @@ class Arriving:
     def fill(self, stream: Any, count: int, also: Hasher | None = None) -> None:
         """Read the next `count` bytes from a stream and write them. If a write fails, the rest is read and discarded.
 
-        If `also` is given, it hashes the bytes too. Raises EOFError if the stream ends early.
+        If the caller passes a second hash as `also`, the bytes are added to this hash too. Raises EOFError if the
+        stream ends early.
         """
         room = memoryview(bytearray(min(count, PIECE)))
         while count > 0:

@@ -18,7 +18,8 @@ ROOM: Final = 512  # bytes of each reserve; a cancel's record is smaller
 def keep_room_for_cancel(folder: str | Path) -> None:
     """Write a reserve file, which can be turned into cancel.json if the disk later has no free space or inode.
 
-    The folder is the run's or a node's, because the submit command and each agent reserve space on their own disks.
+    `folder` is the run's folder on the submitting machine, or a node's folder on the node. So each disk has its own
+    reserve.
     """
     with contextlib.suppress(OSError):
         overwrite_line(f"{folder}/reserve.json", {}, ROOM)

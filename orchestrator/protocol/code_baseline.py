@@ -13,13 +13,15 @@ Baseline = dict[str, list[int]]  # size and mtime_ns of each file of the code
 
 
 def write_baseline(code_dir: str, found: Baseline) -> None:
-    """Write the baseline beside the code folder, because ranks may change the files inside the code folder."""
+    """Write the baseline: the files of the code folder before any rank has started. It is written beside the code
+    folder, because ranks may change the files inside.
+    """
     write_json(baseline_file(code_dir), found, mode=0o600, durable=False)
 
 
 def read_baseline(code_dir: str) -> tuple[Baseline, int]:
-    """Return the baseline, and the time in ns at which it was written. If there is no baseline, all files count as
-    new.
+    """Return the baseline (the files of the code folder before any rank started), and the time in ns at which it was
+    written. If there is no baseline, it is empty, so all files count as new.
     """
     try:
         path = baseline_file(code_dir)

@@ -75,7 +75,7 @@ class OfAttempt(Event):
 
 
 class Snapshot(Event, kind="snapshot"):
-    """The code folder was copied at submit."""
+    """The code folder was copied when the run was submitted."""
 
     files: Count
     bytes: Count
@@ -134,7 +134,9 @@ class StartProblem(Event, kind="start_problem"):
 
 
 class Clock(Event, kind="clock"):
-    """The clock of node `of` is `ahead` seconds ahead of the submitting machine's. It is measured at each start."""
+    """The clock of node `of` is `ahead` seconds ahead of the submitting machine's. The difference is measured at each
+    start.
+    """
 
     of: Node
     ahead: float
@@ -353,9 +355,10 @@ class Started(OfAttempt, kind="started"):
 
 
 class FirstStepsSeen(OfAttempt, kind="first_steps"):
-    """The first signs of the step at which rank 0's program began. They show whether it loaded the offered checkpoint.
+    """The first evidence of the step at which rank 0's program began, which shows whether the program loaded the
+    offered checkpoint.
 
-    One of `loaded`, `steps` and `saved` is set.
+    Exactly one of `loaded`, `steps` and `saved` is set.
     """
 
     offered_step: Optional[int] = None
@@ -409,7 +412,7 @@ class SignalReceived(Event, kind="signal"):
 
 
 class Troubled(Event, kind="trouble"):
-    """The launcher reported a problem that prevents the node from taking part."""
+    """A problem prevents the node from taking part. `tail` has the last lines of its launcher's log."""
 
     reason: str = ""
     cause: str = ""
@@ -424,7 +427,9 @@ class DiskFull(Event, kind="disk_full"):
 
 
 class GaveUp(Event, kind="gave_up"):
-    """The agent exited because it had not heard from the leader."""
+    """The agent exits without the leader's decision, because it has lost the leader, was stopped before it joined, or
+    would start ranks in vain.
+    """
 
     outcome: str
     cause: str

@@ -87,8 +87,8 @@ def overwrite_line(path: str | Path, value: Any, size: int) -> None:
 
 
 def temporary_name(path: str | Path) -> str:
-    """Return a hidden name beside `path`. The name identifies the writer, so that `is_being_written` can look for
-    it.
+    """Return a hidden name beside `path`. The name identifies the writer, so that `is_being_written` can find out
+    whether the writer still runs.
     """
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.{os.urandom(4).hex()}.{_this_machine()}.{os.getpid()}.tmp")

@@ -81,7 +81,7 @@ class Frozen:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Value(Frozen):
-    """A frozen dataclass that also takes its fields by position."""
+    """A frozen dataclass whose fields can be given by position as well as by name."""
 
 
 @cache

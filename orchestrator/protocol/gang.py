@@ -23,8 +23,8 @@ class Hello(Fields):
 
 
 def gang_ports(secret: str, port_range: tuple[int, int] = GANG_PORT_RANGE) -> tuple[int, ...]:
-    """Return up to 16 distinct ports of the range. The ports follow from the run's secret, so only the run's agents
-    can compute them.
+    """Return up to 16 distinct ports of the range `port_range`. They are computed from the run's secret, so only the
+    run's agents know them.
     """
     low, high = port_range
     span, counter = high - low + 1, 0

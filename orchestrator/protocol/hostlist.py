@@ -107,8 +107,8 @@ def in_words(names: Iterable[str]) -> str:
 
 
 def nodes_in_words(nodes: Sequence[tuple[int, str]]) -> str:
-    """Return nodes, given by rank and host, as text for people: `node 3 (n4), node 5 (n6)`, or `nodes 3-61
-    (n[4-62])`.
+    """Return nodes as text for people: `node 3 (n4), node 5 (n6)`, or `nodes 3-61 (n[4-62])`. Each node is given as
+    (number, host).
     """
     if len(nodes) < FOLD_FROM:
         return ", ".join(f"node {rank} ({host})" for rank, host in nodes)
@@ -123,8 +123,8 @@ def numbers_in_words(numbers: Sequence[int]) -> str:
 
 
 def by_words(told: Iterable[tuple[str, str]]) -> list[str]:
-    """Return lines of the form `host: message`. Hosts with the same message share a line, and their addresses (in
-    brackets) are left out.
+    """Return lines of the form `host: message`. If many hosts have the same message, they share one line, without the
+    addresses in brackets after their names.
     """
     hosts: dict[str, list[str]] = {}
     for host, words in told:
@@ -138,10 +138,11 @@ def by_words(told: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def each_once(told: Iterable[tuple[str, str]]) -> list[str]:
-    """Return each distinct message of (host, message) once. Messages that differ only in their host count as equal, and
-    the first is returned.
+    """Return the messages of these (host, message) pairs without repeats. Messages that differ only in their host count
+    as equal, and the first of them is returned.
 
-    A message may contain a command, which can be typed only if it names a single host and not `ssh n[1-62]`.
+    The hosts of equal messages are not folded as in `ssh n[1-62]`, because a message may contain a command, which must
+    be possible to type.
     """
     found: dict[str, str] = {}
     for host, words in told:

@@ -73,7 +73,9 @@ def _forms(name: str, value: str, shortest: int) -> Iterator[tuple[str, str]]:
 
 
 def _encoded(value: str) -> Iterator[str]:
-    """Yield a long value in URL form, in hexadecimal, and in base64 for each offset at which it may begin."""
+    """Yield a value in URL form, in hexadecimal, and in the base64 forms that it can have within a longer text. A short
+    value has no such forms.
+    """
     if len(value) < LONG:
         return
     raw = value.encode("utf-8", "surrogateescape")

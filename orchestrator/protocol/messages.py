@@ -37,7 +37,9 @@ class Report(OfKind):
 
 
 class Request(OfKind):
-    """A request to the neighbour server of node `to`, by which the agents of two nodes talk directly."""
+    """A request from an agent to the agent of node `to`. It is sent directly to that agent's neighbour server, which
+    listens for other agents.
+    """
 
     kinds = REQUESTS
     to: Node
@@ -86,7 +88,7 @@ class Keep(Request, kind="keep"):
 
 
 class Answer(Fields):
-    """A neighbour server's answer. It describes the problem if the request failed."""
+    """The answer of the server on the neighbouring node. It describes the problem if the request failed."""
 
     problem: str = ""
 
@@ -99,13 +101,13 @@ class Probed(Answer):
 
 
 class FilesWanted(Answer):
-    """The files of the checkpoint that the answering node lacks."""
+    """The first answer to Keep: the names of the checkpoint's files that the answering node lacks."""
 
     wanted: Strings = ()
 
 
 class Kept(Answer):
-    """The received checkpoint was moved to its final folder."""
+    """The final answer to Keep: the received checkpoint was moved to its final folder."""
 
     kept: str = ""
 
@@ -325,7 +327,7 @@ class RanksIdle(OfAttempt, kind="idle"):
 
 
 class HandedOver(OfAttempt, kind="handed_over"):
-    """The nodes that received the checkpoint, and each node that did not, with the reason."""
+    """The nodes that received the checkpoint, and each node that did not receive it with the reason."""
 
     given: tuple[Node, ...] = ()
     failed: tuple[tuple[Node, str], ...] = ()

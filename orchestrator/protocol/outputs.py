@@ -48,7 +48,7 @@ class OutputRules:
 
     @staticmethod
     def from_json(data: Any) -> OutputRules:
-        """Return the rules that `to_json` or a job's document wrote. Damaged fields get their defaults."""
+        """Parse the rules from the result of `to_json` or from a job's document. Damaged fields get their defaults."""
         if not isinstance(data, Mapping):
             return OutputRules()
         size = data.get("max_size")
@@ -97,10 +97,11 @@ class Matcher:
 
 
 def home_names(entries: Iterable[Entry], node: int = 0) -> dict[str, Entry]:
-    """Map the path that each file gets in the run's local outputs folder to the file. Each node other than 0 has a
-    subfolder.
+    """Return a dict from path to file, with the path that each file gets in the run's local outputs folder. Each node
+    other than 0 has a subfolder.
 
-    A file of $ORCH_OUTPUT_DIR keeps its path. Another file with the same path goes to a folder of renamed files.
+    A file of $ORCH_OUTPUT_DIR keeps its path. If a file of another folder has the same path, it goes to a folder of
+    renamed files.
     """
     order = list(_FOLDERS_HERE)
     ordered = sorted(entries, key=lambda entry: (order.index(entry.root), entry.path))
@@ -129,7 +130,9 @@ def leads_out(name: str) -> bool:
 
 
 def chosen(files: Mapping[str, Entry], max_size: int) -> set[str]:
-    """Return the files to copy back if not all fit: the newest checkpoint first, then the smallest files."""
+    """Return the files to copy back. If not all fit into `max_size` bytes, the newest checkpoint is preferred, then the
+    smallest files.
+    """
     if sum(entry.size for entry in files.values()) <= max_size:
         return set(files)
     newest: dict[str, int] = {}

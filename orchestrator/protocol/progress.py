@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 
 class Progress(NamedTuple):
-    """The progress of a run: the step of its newest checkpoint. Without checkpoints, it is the newest step in a
-    heartbeat and the time of the last write.
+    """The progress of a run: the step of its newest checkpoint. If no such step is known, it is the newest step in a
+    heartbeat and the time of the last write to a file of the program.
 
-    A greater value means more progress. A run with any checkpoint compares as greater than a run without checkpoints.
+    A greater value means more progress. A known step of a checkpoint compares as greater than any progress without such
+    a step.
     """
 
     step: int = -1
@@ -24,14 +25,14 @@ class Progress(NamedTuple):
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Progress:
-        """Parse the progress in an event's fields, which `to_event` made."""
+        """Parse the progress from an event, whose fields `to_event` made."""
         step, beat = (each if type(each := data.get(name)) is int else None for name in ("step", "beat"))
         saved = data.get("saved")
         return Progress.of(step, beat, saved if isinstance(saved, float) else None)
 
     @property
     def known_step(self) -> int | None:
-        """Return the checkpoint's step, or None if there is none."""
+        """Return the step of the newest checkpoint, or None if the step is unknown."""
         return None if self.step < 0 else self.step
 
     def to_event(self) -> dict[str, Any]:

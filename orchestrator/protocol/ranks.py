@@ -144,8 +144,8 @@ def rank_argv(task: NodeTask, local_rank: int) -> list[str]:
 
 
 def rank_args(program: Program, local_rank: int) -> list[str]:
-    """Return the arguments of one rank's program. The option for the local rank comes first, as deepspeed and torch
-    pass it.
+    """Return the arguments of one rank's program. If the program takes its local rank as an option, this option comes
+    first, as in deepspeed and torch.
     """
     told = [f"{program.local_rank_option}={local_rank}"] if program.local_rank_option else []
     return [*told, *program.args]

@@ -106,7 +106,9 @@ def info_of(path: _Path, below: _Path | None = None) -> os.stat_result:
 
 
 def read_regular(path: _Path, most: int, below: _Path | None = None) -> bytes:
-    """Return the contents of an ordinary file. Also raises OSError if the file has more than `most` bytes."""
+    """Return the contents of an ordinary file. Raises OSError if the file is not ordinary or has more than `most`
+    bytes.
+    """
     try:
         return _contents(descriptor_of(path, below), most)
     except OSError as error:

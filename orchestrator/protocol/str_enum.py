@@ -18,8 +18,8 @@ _Member = TypeVar("_Member", bound=enum.Enum)
 
 
 def member_of(kind: type[_Member], value: object) -> _Member | None:
-    """Return the member with this value, or None if there is none, because the value is damaged or another version
-    wrote it.
+    """Return the member with this value. Return None if no member has it, because the value is damaged or another
+    version wrote it.
     """
     try:
         return kind(value) if isinstance(value, str) else None

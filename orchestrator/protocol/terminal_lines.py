@@ -76,7 +76,7 @@ class TerminalLines:
 
     @property
     def open_line(self) -> str:
-        """Return the line that is being written, or else the last bar that may change; "" if there is none."""
+        """Return the line that is being written, else the last progress bar that may change; "" if there is neither."""
         written = [self._rows[self._at], *reversed(self._rows)]
         return next((row.text.rstrip() for row in written if row.text.strip()), "")
 

@@ -169,7 +169,7 @@ NOT_TAKEN: Mapping[str, Mapping[str, str]] = {
 
 
 def not_taken(strategy: str, given: Iterable[str]) -> dict[str, str]:
-    """Map each of the `given` options that the strategy ignores or can't support to the reason.
+    """Return a dict from option to reason, for each of the `given` options that the strategy ignores or can't support.
 
     `given` must contain only options that the user has set.
     """

@@ -1,4 +1,4 @@
-"""Decides whether a queued run must wait, and why: for the end of another run, or for its turn among the points of a
+"""Decides whether a queued run must wait, and why: for the end of another run, or for its turn among the runs of a
 sweep.
 """
 
@@ -76,8 +76,8 @@ def why_it_waits(root: Path, run: RunDir, record: RunRecord) -> str:
 def recent_wait_of(root: Path, after: Dependency | None) -> Wait | None:
     """Return the result of `wait_of`, cached for one second.
 
-    All points of a sweep have the same `after`. If `after` names another sweep, each point would otherwise read all
-    runs of the other sweep, which takes quadratic time.
+    All points (runs) of a sweep have the same `after`, the run or sweep that must end first. If it is a sweep, each
+    point would otherwise read all runs of that sweep, which takes quadratic time.
     """
     return _wait_at(root, after, signature_of(f"{root}/live"), int(time.monotonic())) if after is not None else None
 
@@ -90,7 +90,8 @@ def _wait_at(root: Path, after: Dependency, _live: Signature | None, _second: in
 def wait_of(root: Path, after: Dependency | None) -> Wait | None:
     """Return why a run must wait for its `after` (the run or sweep that must end first); None if it need not wait.
 
-    A sweep has succeeded when all of its runs have succeeded, and has failed when one of its runs has failed.
+    A sweep has succeeded when all of its runs have succeeded. It can't succeed any more once a run of it has failed,
+    was cancelled or was removed.
     """
     if after is None:
         return None
@@ -107,7 +108,7 @@ def wait_of(root: Path, after: Dependency | None) -> Wait | None:
 
 
 def _end_of(run: RunDir) -> str:
-    """Return a run's outcome, or `removed`; empty if the run has not ended."""
+    """Return a run's outcome, or `removed` if its folder was deleted; empty if the run has not ended."""
     if (ending := run.ending()) is not None:
         return Outcome.SUCCEEDED if ending.verdict.is_stopped_early else ending.verdict.outcome
     return "" if run.path.exists() else REMOVED

@@ -200,9 +200,9 @@ def step_seconds(node: NodeSamples) -> dict[int, float]:
 
 
 def in_words(found: Sequence[Finding], hosts: Mapping[int, str], most: int | None = MOST_LINES) -> list[str]:
-    """Return at most `most` lines that describe the findings, worst first. Ranks with the same finding share a line.
+    """Return `most` lines that describe the findings, worst first. Ranks with the same finding share a line.
 
-    If there are more findings, the last line has their number.
+    If more lines are needed, a further line says how many were left out. If `most` is None, all lines are returned.
     """
     groups: dict[tuple[FindingKind, str], list[Finding]] = {}
     for each in found:

@@ -56,7 +56,9 @@ def labels_of(run: RunDir) -> Labels:
 
 
 def change_tags(run: RunDir, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Labels:
-    """Add and remove tags, and return the run's labels. Raises UsageError for a word that can't be a tag."""
+    """Add and remove tags, and return the run's labels. Raises UsageError for a word that can't be a tag, or if there
+    would be too many tags.
+    """
     added, removed = tuple(add), frozenset(remove)
     for tag in added:
         if (why := why_no_tag(tag)) is not None:

@@ -21,7 +21,7 @@ from orchestrator.runs.store import RunDir
 
 
 def redaction_of(*runs: RunDir) -> Redaction:
-    """Return the redaction for a document about these runs. It masks the secrets of all these runs."""
+    """Return the Redaction for a document about these runs, which masks the secrets of all of them."""
     plans = [_plan(run) for run in runs]
     names = {name for plan in plans for name in plan.secret_names}
     kept = [_kept(run) for run in runs]
@@ -34,7 +34,7 @@ def redaction_of(*runs: RunDir) -> Redaction:
 
 
 def redaction_of_message(*runs: RunDir) -> Redaction:
-    """Return the redaction for a text that goes to the user, or to a receiver that the user chose. It masks only
+    """Return the Redaction for a text that goes to the user, or to a receiver that the user chose. It masks only
     secrets.
 
     The user's name and the home folder are kept, because commands and paths in such a text have to work.
@@ -43,8 +43,8 @@ def redaction_of_message(*runs: RunDir) -> Redaction:
 
 
 def unknown_secrets(*runs: RunDir) -> list[str]:
-    """Return the names of the runs' secrets that can't be masked, because their values are neither in this shell nor
-    in a file.
+    """Return the names of the runs' secrets that can't be masked. Their values are known neither from this shell's
+    variables nor from a file of the run.
     """
     asked = [(name, _kept(run)) for run in runs for name in _plan(run).secret_names]
     return list(dict.fromkeys(name for name, kept in asked if not os.environ.get(name) and name not in kept))

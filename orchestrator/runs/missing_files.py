@@ -23,8 +23,8 @@ LAST_LINES: Final = 5
 
 
 def with_missing_file(run: RunDir, verdict: Verdict) -> Verdict:
-    """Return the verdict, with a hint if its error names a file that is in the code folder but was not sent with the
-    run.
+    """Return the verdict (how the run ended). If its error names a file that is in the code folder but was not sent
+    with the run, the verdict gets a hint.
     """
     if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
         return verdict

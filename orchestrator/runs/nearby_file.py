@@ -21,7 +21,9 @@ _UP = re.compile(r"(['\"])((?:\./)?(?:\.\./)+[^'\"\n]+)\1")
 
 
 def with_nearby_file(verdict: Verdict, code_dir: str | None) -> Verdict:
-    """Return the verdict, with a hint if its error names a path with `..` that exists on this machine."""
+    """Return the verdict (how the run ended). If its error names a path with `..` that exists on this machine, the
+    verdict gets a hint.
+    """
     error = verdict.error or {}
     # The traceback of an error is ignored, because it may contain `download=True` although no download failed.
     what = f"{error.get('type')}: {error.get('message')}" if error else "\n".join(verdict.tail[-LAST_LINES:])

@@ -16,7 +16,9 @@ LAST_LINES = 3
 
 
 def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
-    """Return the verdict, with a hint if a module that the run lacked is in a folder above the code folder."""
+    """Return the verdict (how the run ended). If the run lacked a module that is in a folder above the code folder, the
+    verdict gets a hint.
+    """
     error = verdict.error or {}
     # `python -m pkg.train` writes no error file, but its last line names the module.
     words = "\n".join(verdict.tail[-LAST_LINES:]) if not error else str(error.get("message"))

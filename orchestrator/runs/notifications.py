@@ -145,7 +145,9 @@ def note(run: RunDir, each: Notification, state: str, problem: str = "") -> None
 def undelivered(
     entries: Sequence[NotifyEntry], run: RunDir, outcome: str | None, events: Iterable[Event]
 ) -> list[Notification]:
-    """Return the notifications that are due and whose outcome is not in the journal."""
+    """Return the notifications that are due and still have to be sent: the journal has no outcome, and fewer than
+    MAX_SENDS attempts.
+    """
     last = {entry["id"]: entry for entry in delivered(run)}
     return [
         each

@@ -32,10 +32,11 @@ class Receiver(Protocol):
     name: str
 
     def has_news(self, *, has_ended: bool) -> bool:
-        """Return whether there is anything to deliver. Return False if delivery to this receiver was given up."""
+        """Return whether anything must be delivered to this receiver. Return False if the delivery was given up."""
 
     def deliver(self) -> str:
-        """Deliver all news. Return the reason if the delivery must be repeated, or "" if everything was delivered.
+        """Deliver all undelivered news (events, metrics, verdicts). Return the reason if the delivery must be repeated,
+        or "" if everything was delivered.
 
         Raises OrchError or OSError if the run can't be read, or if the journal can't be written.
         """
@@ -61,7 +62,9 @@ def enter(root: Path, run: RunDir, secrets: Mapping[str, str]) -> None:
 
 
 def entered(root: Path) -> list[RunDir]:
-    """Return the runs in the outbox, sorted by name. Marks whose run was removed or never recorded are deleted."""
+    """Return the runs in the outbox, sorted by name. Entries of runs that were removed or never recorded get deleted
+    from the outbox.
+    """
     try:
         names = [entry.name for entry in os.scandir(root / OUTBOX)]
     except FileNotFoundError:

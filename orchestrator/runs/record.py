@@ -1,4 +1,5 @@
-"""Typed access to the records that a submit writes: a run's run.json, and the parts of plan.json that readers need.
+"""Typed access to the records that `orch submit` writes: a run's run.json, and the parts of plan.json that readers
+need.
 
 Only this module decides what happens to damaged fields: a field with an impossible value gets its default. The job and
 the profile remain JSON documents, whose fields are read by properties of RunRecord.
@@ -44,7 +45,9 @@ class Dependency(Value):
 
 
 class SweepPoint(Value):
-    """A run's point of a sweep: its number, the value of each key, and how many points may run at the same time."""
+    """The point of its sweep that a run executes: the point's number, the value of each key, and how many points may
+    run at the same time.
+    """
 
     sweep: str = ""
     index: int = 0
@@ -116,7 +119,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 
 
 class RunRecord(Frozen):
-    """The contents of run.json: everything that a submit recorded about a run."""
+    """The contents of run.json: everything that was recorded about a run when it was submitted."""
 
     run_id: str
     name: str = UNKNOWN
@@ -172,7 +175,9 @@ class RunRecord(Frozen):
 
     @property
     def values(self) -> Mapping[str, str]:
-        """Return the values of the run's point of a sweep, by key. The result is empty if the run is not a point."""
+        """Map each key of the run's sweep to the value for this run. The result is empty if the run is not a point of a
+        sweep.
+        """
         return self.point.values if self.point is not None else {}
 
     @staticmethod

@@ -45,7 +45,7 @@ _NAMES_ONLY: Final = ("secrets", "secret_names")
 
 @dataclass(frozen=True)
 class Redaction:
-    """Removes from texts the values of secrets (by name), the path of the home folder, and the user's name."""
+    """Removes secrets from texts: the given values, the path of the home folder, and the user's name."""
 
     values: frozenset[tuple[str, str]] = field(default_factory=frozenset, repr=False)
     home: str = ""
@@ -54,7 +54,7 @@ class Redaction:
     def known(self, text: str) -> str:
         """Remove known secret values, and credentials that are recognised by their form.
 
-        A value is not removed only because its name looks secret, so commands and code are unchanged.
+        A value whose name merely looks secret is kept, so that commands and code are unchanged.
         """
         text = self._without_values(text)
         text = _PRIVATE_KEY.sub(lambda match: MASKED + "\n" * match[0].count("\n"), text)  # keeps the number of lines
@@ -133,8 +133,9 @@ def _without_assigned(text: str, assigned: re.Pattern[str]) -> str:
 def redaction(
     environments: Iterable[Mapping[str, str]], secrets: Iterable[str], home: str, user: str, more: Iterable[str] = ()
 ) -> Redaction:
-    """Return the redaction for all known environments, for the secrets that the jobs name, and for the values in
-    `more`.
+    """Return a Redaction for the secret values in these environments, and for the long values in `more`.
+
+    A value counts as secret if its variable is in `secrets`, or if it is long and the variable's name looks secret.
     """
     names = set(secrets)
     values = {("", value) for value in more if len(value) >= LONG}

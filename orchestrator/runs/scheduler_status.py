@@ -15,8 +15,8 @@ __all__ = ["SchedulerStatus", "joined"]
 def joined(state: RunState, status: SchedulerStatus, events: Iterable[Event] = ()) -> RunState:
     """Return the run's state, corrected by the scheduler's report on its job.
 
-    The verdict is left out while the scheduler may continue the job. After that, the verdict includes the scheduler's
-    reason.
+    The verdict (how the run ended) is left out while the scheduler may continue the job. After that, the verdict
+    includes the scheduler's reason.
     """
     verdict = verdict_with(state.verdict, status, state.nodes, state.attempt, events)
     if verdict is not None:

@@ -285,7 +285,9 @@ def _never_started(root: Path, sweep: str, search: Search, trials: Iterable[Tria
 
 
 def news_of(root: Path, sweep: str, search: Search, trials: Iterable[Trial]) -> list[Entry]:
-    """Return the entries that the journal lacks, for trials whose runs have ended."""
+    """Return the entries (values and ends) that the journal lacks for those trials whose runs have ended or were
+    removed.
+    """
     found: list[Entry] = []
     for trial in trials:
         if trial.end is None:
@@ -305,9 +307,10 @@ def _end_of(run: RunDir, search: Search, trial: Trial) -> list[Entry]:
 
 
 def new_values(series: Series, search: Search, number: int, after: int) -> list[Seen]:
-    """Return a trial's metric values after the step `after`. Each step is at least 10 % greater than the previous step.
+    """Return a trial's metric values after the step `after`. Values are skipped so that each step is at least 10 %
+    greater than the previous step.
 
-    The stop rule compares trials at equal steps, so it needs more values than the last.
+    The last value alone does not suffice, because the stop rule compares trials at equal steps.
     """
     series.look()
     found: list[Seen] = []

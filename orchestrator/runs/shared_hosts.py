@@ -73,7 +73,9 @@ def _user(data: Answer) -> str:
 
 
 def queue_record(run: str, hosts: Mapping[str, Answer]) -> dict[str, Any]:
-    """Return the queue record of a run that waits for these hosts: its position, earlier runs, and holders."""
+    """Return the queue record of a run that waits for these hosts: its position, the runs before it, and the runs that
+    hold the places (GPUs or slots).
+    """
     ahead = {(each.uid, each.run) for answer in hosts.values() for each in before(host_queue(answer, run), run)}
     shown, named = runs_on(hosts), _named(ahead, hosts)
     first = [each for each in shown if each.position and (each.user, each.run) in named]

@@ -75,8 +75,8 @@ class Ending(Value):
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Ending | None:
-        """Parse the ending that `to_json` wrote. Return None if its outcome is damaged, so that it must be
-        derived from the events again.
+        """Parse the ending that `to_json` wrote. Return None if its outcome is damaged; the caller must then derive the
+        ending from the events.
         """
         if member_of(Outcome, data.get("outcome")) is None:
             return None

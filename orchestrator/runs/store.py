@@ -47,7 +47,9 @@ REMOVED_PREFIX: Final = ".removed-"  # prefix of a run's folder while the folder
 
 
 def state_root() -> Path:
-    """Return the folder of all runs: $ORCH_HOME, or else the user's state folder."""
+    """Return orch's state folder, which contains all runs: $ORCH_HOME or, without that variable, `orch` in the user's
+    folder for state.
+    """
     if home := os.environ.get("ORCH_HOME"):
         root = Path(home).expanduser().absolute()
         there = next(each for each in (root, *root.parents) if each.exists())
@@ -99,7 +101,7 @@ class RunDir:
 
     @property
     def root(self) -> Path:
-        """Return the folder of all runs."""
+        """Return orch's state folder, which contains all runs."""
         return self.path.parent.parent
 
     def node(self, node_rank: int) -> Path:
@@ -123,7 +125,8 @@ class RunDir:
         return data
 
     def made_of(self, name: str, make: Callable[[RunDir], _Made]) -> _Made:
-        """Return `make(record)` for the JSON record with this name, cached until the record's file changes.
+        """Return `make(run)`, which computes a value from the JSON record with this name. The value is cached until the
+        record's file changes.
 
         Some records list every node and are read once for every node, which would take quadratic time without the
         cache.
@@ -140,8 +143,8 @@ class RunDir:
         return self.made_of("plan.json", _plan_of)
 
     def code_files(self) -> dict[str, list[str]]:
-        """Return the kind and hash of each file of the copied code, by path. The result is empty if the record
-        of the copy is lost.
+        """Map the path of each file of the copied code to its kind and hash. The result is empty if the record of the
+        copy is lost.
         """
         listing = self.read("code.json")
         files = listing.get("files") if listing is not None else None
@@ -156,7 +159,7 @@ class RunDir:
         return member_of(HandleStatus, handle.get("state")) if handle is not None else None
 
     def ending(self) -> Ending | None:
-        """Return the recorded end of the run, or None if it has not ended or the record is damaged."""
+        """Return the recorded end of the run. Return None if the run has not ended, or if the record is damaged."""
         try:
             kept = self.read("verdict.json")
         except StoreError:
@@ -248,7 +251,9 @@ def _events_in(run: RunDir, path: str, node: int | None) -> list[Event]:
 
 
 def _lines_in(run: RunDir, path: str, node: int | None) -> list[Record]:
-    """Return the events in a file. In a node's file, lines that claim to be from another node are ignored."""
+    """Return the events in a file as JSON objects. In a node's file, lines that claim to be from another node are
+    ignored.
+    """
     # This machine's own events are directly in the run's folder, so there is no path below that folder to check.
     lines = read_lines(path, None if node is None else run.path)
     found = [event for event in lines if isinstance(event.get("kind"), str)]
@@ -304,8 +309,8 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def make_state_folder(root: Path) -> None:
-    """Create the folder of all runs if it is missing. Raises StoreError if that fails or if other users may write
-    into it.
+    """Create orch's state folder, which contains all runs, if it is missing. Raises StoreError if that fails or if
+    other users may write into it.
     """
     check_own(root)
     try:
@@ -323,7 +328,8 @@ def create_run(
     indexed: bool = True,
     hold_start: Callable[[RunDir], object] = lambda _: None,
 ) -> RunDir:
-    """Record a run: create its folder (a link if `folder` is elsewhere), its record, its index entry and its live mark.
+    """Record a run: create its folder (a link if `folder` is elsewhere), its record, its entry in ROOT/index, and its
+    live mark (a file in ROOT/live).
 
     A caller that creates many runs passes `indexed=False`, and adds all of them to the index at once. `hold_start`
     takes the start lock. It is called after the folder is created, and before the record makes the run visible to other
@@ -363,14 +369,14 @@ def _check_elsewhere(folder: Path, profile: Mapping[str, Any]) -> None:
 
 
 def live_runs(root: Path) -> list[RunDir]:
-    """Return the runs that have a live mark, so that they may still be active. Marks of runs that were never
-    recorded are ignored.
+    """Return the runs that have a live mark (a file in ROOT/live), so that they may still be active. Marks of runs that
+    were never recorded are ignored.
     """
     return [RunDir(root / "runs" / name) for name in _live_names(root)]
 
 
 def is_any_live(root: Path) -> bool:
-    """Return whether any run has a live mark."""
+    """Return whether any run has a live mark (a file in ROOT/live), so that it may still be active."""
     return any(True for _ in _live_names(root))
 
 
@@ -379,12 +385,12 @@ def _live_names(root: Path) -> Iterator[str]:
 
 
 def is_live(root: Path, run: RunDir) -> bool:
-    """Return whether the run has a live mark, which is removed after its verdict."""
+    """Return whether the run has a live mark (a file in ROOT/live), which is removed once the run's end is recorded."""
     return (root / "live" / run.run_id).exists()
 
 
 def retire(root: Path, run: RunDir) -> None:
-    """Remove the live mark of a run whose verdict is recorded."""
+    """Remove the live mark (the file in ROOT/live) of a run whose end is recorded."""
     (root / "live" / run.run_id).unlink(missing_ok=True)
 
 
@@ -407,10 +413,11 @@ def newest_ids(root: Path) -> list[str]:
 
 
 def newest_groups(root: Path, count: int | None = None) -> list[list[RunDir]]:
-    """Return the newest runs in groups. All runs of a sweep form one group, in order; each other run is a group of its
-    own.
+    """Return the newest runs in groups. The runs of a sweep form one group, sorted by their number in the sweep. Every
+    other run is a group of its own.
 
-    Runs of two sweeps may alternate in the index, and the points of a sweep are not recorded in order.
+    Runs of two sweeps may alternate in the index, and the runs of a sweep are not recorded in the order of their
+    numbers.
     """
     found = (sweep_of(run.run_id) or run.run_id for run in _newest_first(root))
     names = list(islice(_unique(found), count))
@@ -480,8 +487,8 @@ def newest_named(root: Path, name: str) -> RunDir | None:
 
 
 def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
-    """Return the run with this id or unique prefix, or the newest run for `last`. Raises RunNotFoundError if there is
-    none.
+    """Return the run with this id or unique prefix, or the newest run for `last`. Raises RunNotFoundError unless
+    exactly one run matches.
 
     With `newest`, a job's name selects its newest run. Operations that end or remove runs pass False.
     """
@@ -496,6 +503,8 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
                 )
             return runs[0]
         raise RunNotFoundError("there are no runs yet", "start one: orch submit JOB --profile PROFILE")
+    if not reference.startswith(".") and "/" not in reference and os.path.exists(f"{root}/runs/{reference}/run.json"):
+        return RunDir(root / "runs" / reference)  # a whole id needs no look at all runs
     names = names_in(root / "runs")
     matches = [name for name in names if name == reference] or [name for name in names if name.startswith(reference)]
     sweeps = {sweep_of(name) for name in matches}
@@ -532,9 +541,10 @@ def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
 
 
 def tidy(run: RunDir) -> None:
-    """Remove files that an ended run does not need: incomplete files of killed writers, tasks and secrets, reserves.
+    """Remove the files that an ended run does not need: incomplete files that killed processes left, the nodes' tasks,
+    secrets, the start lock, and reserve files.
 
-    Files whose writer still runs are kept, because another command may be writing the run's verdict.
+    Incomplete files whose writer still runs are kept, because another command may be writing the run's verdict.
     """
     begun = [*run.path.glob(".*.tmp"), *run.path.glob("nodes/*/.*.tmp"), *run.path.glob("nodes/*/*.tmp")]
     left = [path for path in begun if not files.is_being_written(path)]
@@ -552,7 +562,8 @@ def tidy(run: RunDir) -> None:
 
 
 def remove_run(root: Path, run: RunDir) -> None:
-    """Delete a run's folder and its live mark. Readers of the index skip removed runs.
+    """Delete a run's folder and its live mark (the file in ROOT/live). Readers of the index skip removed runs. With the
+    last run of a sweep, the sweep's shared files are deleted.
 
     The folder is renamed first, because another command may be writing into it. The new name identifies the deleting
     process. If that process is killed, `orch gc` can delete the rest at once.

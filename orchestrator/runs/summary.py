@@ -38,7 +38,7 @@ def run_record(
     now: float | None = None,
     samples: Iterable[NodeSamples] = (),
 ) -> dict[str, Any]:
-    """Return a summary of the whole run as JSON types. `now` is used as the end of everything that has not ended yet.
+    """Return a summary of the whole run as JSON types. Whatever has not ended yet is treated as if it ended at `now`.
 
     Durations within the gang are measured by node 0's monotonic clock. Only `queued` compares the clocks of two hosts.
     """

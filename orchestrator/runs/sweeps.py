@@ -46,7 +46,9 @@ def make_sweep(root: Path, sweep: str, folder: str | None, record: Record) -> Pa
 
 
 def share(folder: Path, run: RunDir, names: Sequence[str]) -> None:
-    """Share files of a sweep with one of its runs. Files become hard links, and folders become symbolic links."""
+    """Link a sweep's files with these names into the folder of one of its runs. Files become hard links, and folders
+    become symbolic links.
+    """
     try:
         for name in names:
             if (folder / name).is_dir():
@@ -95,8 +97,8 @@ def find_sweep(root: Path, reference: str, *, newest: bool = True) -> str | None
 
 
 def find_runs(root: Path, reference: str, *, newest: bool = True) -> list[RunDir]:
-    """Return the run, or all runs of the sweep, with this id or unique prefix. Raises RunNotFoundError if there is
-    none.
+    """Return the run, or all runs of the sweep, with this id or unique prefix. Raises RunNotFoundError unless exactly
+    one run or sweep matches.
 
     With `newest`, a job's name selects its newest run or sweep. Commands that remove runs pass False, so that only an
     id or a prefix of an id is accepted.
@@ -106,7 +108,9 @@ def find_runs(root: Path, reference: str, *, newest: bool = True) -> list[RunDir
 
 
 def newest_sweep(root: Path) -> str:
-    """Return the sweep of the newest point. Raises RunNotFoundError if there is none."""
+    """Return the sweep to which the newest point (run of a sweep) belongs. Raises RunNotFoundError if there is no
+    point.
+    """
     for run in newest_runs(root):
         if (sweep := sweep_of(run.run_id)) is not None:
             return sweep

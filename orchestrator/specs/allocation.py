@@ -35,9 +35,10 @@ def allocation_key() -> str:
 def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an ssh profile, with the machines of the allocation as its hosts.
 
-    If `spares` is a number, the last machines are the spares. `start_by` lists ssh, then the scheduler's own command.
-    If the profile does not set the number of ranks of a node, each slot counts as a rank. Raises ValueError if there is
-    no allocation, or if it is too small.
+    If `spares` is a number, that many machines at the end of the list become the spares. The returned `start_by` lists
+    ssh, then the scheduler's own command. If the profile does not set the number of ranks of a node, it is the number
+    of slots on the node that the scheduler reports for its job. Raises ValueError if there is no allocation, or if it
+    is too small.
     """
     try:
         found = allocation_here()

@@ -77,8 +77,8 @@ def _tuples(value: Any) -> Any:
 
 
 def _annotated(hint: Any, about: Mapping[str, Any], *, is_mapping: bool) -> Any:
-    """Return a field's type with its bounds. If the field's default is an empty mapping, the type also has the default
-    that the JSON Schema shows.
+    """Return a field's type with its bounds. If the field's default is an empty mapping, the JSON Schema gets this
+    default too.
     """
     bounds = {BOUNDS[word]: value for word, value in about.items() if word in BOUNDS}
     hint = _bounded(hint, bounds) if bounds else hint

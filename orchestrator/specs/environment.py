@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.errors import UsageError
 from orchestrator.protocol.masking import LONG, looks_secret, mask
 
-if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
+if TYPE_CHECKING:  # a submission of cached documents must not load pydantic
     from orchestrator.specs.job import Job
 
 MOST_BYTES: Final = 131_072  # the kernel's MAX_ARG_STRLEN, which includes the NUL byte at the end

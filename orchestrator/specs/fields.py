@@ -115,7 +115,8 @@ class Also:
 def short_options(ours: Mapping[str, str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return a validator for a mapping of qsub's options. Their names are written without `-`.
 
-    `ours` has each option that a profile may not set in this mapping, with the end of the error message.
+    The keys of `ours` are the options that a profile may not set in this mapping. Each value is the end of the error
+    message.
     """
 
     def check(options: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Checks at each submit that this machine and the code folder have everything that the job needs. This module imports
-no pydantic.
+"""Checks at each submission that this machine and the code folder have everything that the job needs. This module
+imports no pydantic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.program import program_of
 from orchestrator.specs.resources import Has, lacking
 
-if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
+if TYPE_CHECKING:  # a submission of cached documents must not load pydantic
     from orchestrator.specs.job import Job, Training
     from orchestrator.specs.profiles import AnyProfile
 
@@ -60,11 +60,11 @@ def check_this_machine(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def check_code_place(code_dir: Path, job_file: Path, *, allowed: bool) -> list[Problem]:
-    """Return a problem if this folder must not be shipped for this job.
+    """Return a problem if orch must not copy the code folder to the job's nodes.
 
-    A job may ship the folder of its file, the repository of that folder and, if the folder is called jobs, its parent.
+    A job may send the folder of its file, the repository of that folder and, if the folder is called jobs, its parent.
     Other folders need the user's permission (`allowed`). Folders with credentials, and the home folder itself, are
-    never shipped.
+    never sent.
     """
     if why := why_never_shipped(code_dir):
         return [Problem(("code", "dir"), f"{why}, so it is never sent; put job and code into a folder of their own")]
@@ -97,7 +97,9 @@ def check_launcher(job: Job, profile: AnyProfile, code_dir: Path) -> list[Proble
 
 
 def check_submitter(job: Job, profile: AnyProfile, code_dir: Path) -> list[Problem]:
-    """Return a problem if the script submits its training through submitit, because every rank would submit it."""
+    """Return a problem if the script submits its training through submitit, because every rank would submit the
+    training again.
+    """
     if profile.nodes == 1 and _has_one_rank_a_node(profile):
         return []
     field, script = "script", job.script or ""
@@ -156,7 +158,9 @@ def check_code(job: Job, code_dir: Path) -> list[Problem]:
 
 
 def _check_options(training: Training, code_dir: Path) -> list[Problem]:
-    """Return a problem for each option that the task never reads, because such an option would have no effect."""
+    """Return a problem for each training option that the task (the user's Python file) never reads, because such an
+    option would have no effect.
+    """
     if not training.options:
         return []
     import difflib

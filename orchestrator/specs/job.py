@@ -11,7 +11,7 @@ from orchestrator.specs.python_environment import PythonEnvironment
 from orchestrator.specs.spec import FORMAT_VERSION, Spec, setting
 from orchestrator.specs.sweeps.search_space import SearchSpace
 
-if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
     from pydantic import BeforeValidator, Field
 
     from orchestrator.specs.fields import (
@@ -103,12 +103,13 @@ class Checkpoint(Spec):
         "the format of the checkpoints; auto: any known format", default="auto"
     )
     glob: Pattern | None = setting(
-        "a pattern as in .gitignore that selects checkpoints; with format files, any file that matches", default=None
+        "a pattern as in .gitignore that selects checkpoints; with `format: files`, each matching file is a checkpoint",
+        default=None,
     )
 
 
 class Outputs(Spec):
-    """Which files below the ranks' working folder are copied back. $ORCH_OUTPUT_DIR is copied back whole."""
+    """Selects files below the ranks' working folder to copy back. All files in $ORCH_OUTPUT_DIR are copied back."""
 
     include: tuple[Pattern, ...] = setting("patterns as in .gitignore; all files by default", default=())
     exclude: tuple[OutputPattern, ...] = setting(
@@ -120,7 +121,7 @@ class Outputs(Spec):
 
 
 class Retry(Spec):
-    """The number of restarts of all ranks for each cause of failure. null is unlimited while the run makes progress."""
+    """The most restarts of all ranks, for each cause of failure. null means no limit while the run makes progress."""
 
     user_error: Budget = 0
     infra: Budget = 3
@@ -172,7 +173,7 @@ class Idle(Spec):
 
     gpu: Percent | None = setting("percent of mean GPU use below which a node is idle", default=5.0)
     cpu: Percent | None = setting(
-        "percent of a core per rank, on nodes without GPUs or whose GPUs report no use", default=None
+        "percent of a core per rank below which a node without GPUs (or without their figures) is idle", default=None
     )
     after: Annotated[Seconds, Field(gt=0)] = setting("how long all nodes have to be idle", default=1800)
     do: Literal["report", "cancel"] = setting(
@@ -208,7 +209,7 @@ class Notify(Spec):
         ways = [key for key in known if getattr(self, key) is not None]
         if len(ways) != 1:
             what = f"{' and '.join(ways)} are given" if ways else "none is given"
-            raise ValueError(f"say how to notify by exactly one of {', '.join(known)} ({what})")
+            raise ValueError(f"give exactly one of {', '.join(known)} ({what})")
 
 
 class Metric(Spec):
@@ -284,9 +285,9 @@ class Job(Spec):
         given = [key for key in ("module", "script", "command", "training") if getattr(self, key) is not None]
         if len(given) != 1:
             what = f"{' and '.join(given)} are given" if given else "none is given"
-            raise ValueError(f"say what to run by exactly one of module, script, command, training ({what})")
+            raise ValueError(f"give exactly one of module, script, command, training ({what})")
         if self.command and self.launcher == "fork":
-            raise ValueError("a command is not forked from Python; leave launcher out or set it to exec")
+            raise ValueError("a job with `command` can't use `launcher: fork`; remove `launcher` or set it to exec")
         if self.command and self.launcher in ("torchrun", "accelerate"):
             raise ValueError(f"launcher {self.launcher} runs a module or a script, not a command")
         if self.local_rank_option and (self.launcher in ("torchrun", "accelerate") or self.training):

@@ -54,7 +54,9 @@ def _tidy(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def tidied(value: Any, *, names: bool = False) -> Any:
-    """Return a schema with JSON Schema's keywords, and without the titles that pydantic derives from field names."""
+    """Return a schema of pydantic with the keywords of JSON Schema, such as `minimum` for `ge`, and without the titles
+    that pydantic derives from field names.
+    """
     if isinstance(value, list):
         return [tidied(item) for item in value]
     if not isinstance(value, dict):

@@ -24,7 +24,7 @@ LOGIN: Final = "-login"  # the end of the name under which runs through a login 
 
 
 class Nodes(Value):
-    """The nodes of a plan."""
+    """The nodes of a plan: their names, their Python interpreters, and the addresses of node 0."""
 
     names: tuple[str, ...]
     pythons: tuple[str | None, ...]

@@ -9,7 +9,7 @@ from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.profile import ProfileBase
 from orchestrator.specs.spec import setting
 
-if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
     from pydantic import AfterValidator
 
     from orchestrator.specs.fields import Bytes, Count, Line, LoginHost, Seconds, short_options

@@ -20,7 +20,7 @@ from orchestrator.specs import runtimes
 from orchestrator.specs.kinds import kind_named
 from orchestrator.specs.program import MANY_GPUS, program_of
 
-if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
+if TYPE_CHECKING:  # a submission of cached documents must not load pydantic
     from orchestrator.specs.job import Job
     from orchestrator.specs.profile import LocalProfile
     from orchestrator.specs.profiles import AnyProfile
@@ -33,7 +33,7 @@ BOUND_LATER = "bound on node 0 at start"
 
 @dataclass(frozen=True)
 class Place:
-    """The paths of the run on the nodes. The caller passes them to plan(), which contacts no machine."""
+    """The paths of the run on the nodes. The caller passes them to plan(), because plan() contacts no machine."""
 
     run_dir: str
     code_dir: str
@@ -179,16 +179,16 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
 
 
 def _uses_gpus(job: Job, profile: AnyProfile) -> bool:
-    """Return True if the ranks compute on GPUs on nodes that have GPUs. If the profile's backend is gloo alone, they
-    compute on CPUs.
+    """Return True if the ranks compute on GPUs on each node that has GPUs. If the profile's backend is gloo, they
+    compute on CPUs, unless the job sets the device `cuda`.
     """
     device = getattr(job.training, "device", "auto")
     return bool(device == "cuda" or (device == "auto" and profile.backend != "gloo"))
 
 
 def _keep_best(job: Job) -> dict[str, str]:
-    """Return the metric that selects the best checkpoint, and whether higher or lower is better; empty if there is
-    none.
+    """Return the fields of a task that name the metric of the best checkpoint, and whether higher or lower is better;
+    empty if the job does not keep a best checkpoint.
     """
     if (name := job.checkpoint.keep_best) is None:
         return {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.spec import FORMAT_VERSION, Spec, setting
 
-if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
     from pydantic import AfterValidator, BeforeValidator, Field
 
     from orchestrator.specs.fields import LOGIN, Also, Arg, Count, EnvName, Jumps, Line, Name, Nproc, Seconds, UserName
@@ -76,7 +76,9 @@ class ProfileBase(Spec):
         return ()
 
     def with_one_rank(self, nodes: int | None) -> Self:
-        """Return the profile with one rank per node, and with `nodes` nodes unless that is None."""
+        """Return the profile with one rank per node. If `nodes` is not None, the profile also gets this number of
+        nodes.
+        """
         return replace(self, nproc_per_node=1, nodes=self.nodes if nodes is None else nodes)
 
 
@@ -220,6 +222,8 @@ class SshProfile(ProfileBase):
             )
 
     def with_one_rank(self, nodes: int | None) -> Self:
-        """Return the profile with one rank on each host, and with `nodes` nodes unless that is None."""
+        """Return the profile with one rank on each host. If `nodes` is not None, the profile also gets this number of
+        nodes.
+        """
         hosts = tuple(replace(host, nproc_per_node=None) for host in self.hosts)
         return replace(super().with_one_rank(nodes), hosts=hosts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
+if TYPE_CHECKING:  # a submission of cached documents must not load pydantic
     from orchestrator.specs.job import Job, Training
 
 MANY_GPUS: Final = ("dp", "dp-balanced", "model-parallel")  # strategies that use several GPUs in one process

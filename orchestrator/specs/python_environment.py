@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from orchestrator.specs.spec import Spec, setting
 
-if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
     from pydantic import AfterValidator, Field
 
     from orchestrator.specs.fields import Line

@@ -21,7 +21,8 @@ class Has:
 
 
 def lacking(resources: Mapping[str, Any], has: Has) -> dict[str, str]:
-    """Return an error message for each of a job's `resources` that the machine lacks, by the field's name.
+    """Return a dict from the name of each field of a job's `resources` that the machine can't satisfy to an error
+    message.
 
     The caller puts the machine's name in front of the message.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.protocol.task import Container, Mount
 
-if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
+if TYPE_CHECKING:  # a submission of cached documents must not load pydantic
     from orchestrator.specs.job import Job
     from orchestrator.specs.profiles import AnyProfile
 

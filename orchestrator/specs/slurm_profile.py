@@ -12,7 +12,7 @@ from orchestrator.specs.profile import ProfileBase
 from orchestrator.specs.sbatch_options import known_options, note_on_unknown
 from orchestrator.specs.spec import setting
 
-if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
     from pydantic import AfterValidator, Field
 
     from orchestrator.specs.fields import Bytes, Count, Line, LoginHost, Seconds

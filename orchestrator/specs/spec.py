@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from orchestrator.protocol.frozen import Frozen, default_of, setting
 
-if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
+if TYPE_CHECKING:  # a submission of cached documents must not load pydantic
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 

@@ -126,8 +126,8 @@ def _makes(called: ast.expr, names: set[str], direct: set[str]) -> bool:
 
 
 def _trains(tree: ast.Module, local: dict[_Import, Path], code_dir: Path) -> str:
-    """Return the script whose `main` the submitted job calls. If there is none, return the first of the imported
-    scripts.
+    """Return the script whose `main` the submitted job calls. If no such script is found, return the first of the
+    imported scripts.
     """
     calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     mains = [each for each in local if each.name == "main" or f"{each.called}.main" in calls]

@@ -84,7 +84,7 @@ def _passes_all_on(tree: ast.Module, neighbours: set[str]) -> bool:
 
 
 def _is_looked_into(extra: ast.Attribute, parent: ast.AST | None, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Return True if this use of `options.extra` looks up one name by `[...]`, `.get(...)` or `... in`."""
+    """Return True if this use of the mapping `options.extra` looks up one name by `[...]`, `.get(...)` or `... in`."""
     match parent:
         case ast.Subscript(value=value):
             return value is extra

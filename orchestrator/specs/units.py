@@ -14,7 +14,8 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE 
 
 
 def seconds(text: str | int) -> int:
-    """Return the seconds of `90`, `15m`, `1h30m`, `2d`, `12:00:00` or Slurm's `1-12:00:00`.
+    """Return the number of seconds in a duration such as `90`, `15m`, `1h30m`, `2d`, `12:00:00` or Slurm's
+    `1-12:00:00`.
 
     Raises ValueError for any other text.
     """
@@ -37,7 +38,7 @@ def seconds(text: str | int) -> int:
 
 
 def percent(text: str) -> float:
-    """Return the number of `5%`, `5 %` or `0.5%`. Raises ValueError for any other text."""
+    """Return the number in a percentage such as `5%`, `5 %` or `0.5%`. Raises ValueError for any other text."""
     match = _PERCENT.fullmatch(text.strip())
     if not match:
         raise ValueError(f"'{text}' is not a percentage; write it like 5%")
@@ -45,7 +46,9 @@ def percent(text: str) -> float:
 
 
 def size(text: str | int) -> int:
-    """Return the bytes of `512`, `64MB`, `1.5G` or `8GiB`. Units are powers of 1024, as in Slurm and docker."""
+    """Return the number of bytes in a size such as `512`, `64MB`, `1.5G` or `8GiB`. Units are powers of 1024, as in
+    Slurm and docker.
+    """
     if isinstance(text, int):
         return text
     match = _SIZE.fullmatch(text.strip())

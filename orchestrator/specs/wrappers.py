@@ -20,7 +20,9 @@ class Wrapper(NamedTuple):
 
 
 class Peeled(NamedTuple):
-    """One wrapper of a command: its words, its options by name, and the rest of the command."""
+    """One wrapper in front of a command, such as `nice -n 10`: its name, its words and its options. `rest` is the
+    command without the wrapper.
+    """
 
     name: str
     said: tuple[str, ...]

@@ -1,8 +1,8 @@
 """The program `python -m orchestrator.supervisor`, in three forms.
 
 python -m orchestrator.supervisor            supervise the live runs of $ORCH_HOME until no run is live
-python -m orchestrator.supervisor KIND       start the run that a submit requests over standard input, then supervise
-python -m orchestrator.supervisor start RUN  start one queued run with the environment of its submit, then end
+python -m orchestrator.supervisor KIND       start the run that `orch submit` requests over stdin, then supervise
+python -m orchestrator.supervisor start RUN  start one queued run with the environment of its submission, then end
 """
 
 import sys

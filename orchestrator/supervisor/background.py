@@ -43,7 +43,8 @@ def attend(root: Path) -> None:
     """Start a supervisor if runs are live and no supervisor is running. Send SIGCONT to a supervisor that was stopped
     (SIGSTOP).
 
-    A command that only shows runs works even if the disk is too full for the supervisor's files.
+    If the disk is too full for the supervisor's files, no error is raised, so that commands that only show runs still
+    work.
     """
     if is_any_live(root):
         try:
@@ -95,8 +96,8 @@ def is_attended(root: Path) -> bool:
 def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "", stdin: int | None = None) -> int:
     """Start a supervisor as a background process and return its pid. It outlives the terminal and gets no secret.
 
-    It exits at once if another supervisor is running. `starts` is a kind of backend if the process must first start a
-    run, the request for which it reads from `stdin`.
+    It exits at once if another supervisor is running. If it must first start a run, `starts` is the run's kind of
+    backend, and the new process reads the request for this run from `stdin`.
     """
     import subprocess
 

@@ -61,7 +61,9 @@ class StartAgents:
 
 @dataclass(frozen=True)
 class Finish:
-    """The action that ends the remaining processes, copies all files to this machine, and writes the verdict."""
+    """The action that ends the remaining processes, copies all files to this machine, and writes the verdict (the
+    judged result of the run).
+    """
 
     verdict: Verdict
     ended: float | None
@@ -119,8 +121,8 @@ def _was_passed_on(events: Iterable[Event]) -> bool:
 
 
 def _is_over(events: Iterable[Event]) -> bool:
-    """Return True if node 0's agent has ended, or if another agent has lost its connection to node 0. Agents that do
-    not end after that are frozen.
+    """Return True if node 0's agent has ended, or if another agent has lost its connection to node 0. An agent that
+    still does not end after that is frozen.
     """
     now = newest_start(events)
     return any(event.node == 0 for event in of(now, AgentEnded)) or any(

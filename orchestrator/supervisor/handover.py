@@ -29,7 +29,7 @@ from orchestrator.supervisor import starting
 from orchestrator.supervisor.background import continue_if_stopped, start_supervisor
 from orchestrator.supervisor.surroundings import own_folder
 
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+if TYPE_CHECKING:  # a submission of files that were read before must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
 
 REPORT_SECONDS: Final = 1.0

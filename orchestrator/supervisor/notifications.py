@@ -185,8 +185,8 @@ def _by_apprise(urls: str, message: Mapping[str, Any]) -> str:
 
 
 def _in_time(send: Callable[[], str], who: str) -> str:
-    """Return the result of `send`, or a problem after TIMEOUT seconds. `send` itself may block longer, for example
-    in a DNS query.
+    """Return the result of `send`. If `send` takes more than TIMEOUT seconds, for example in a DNS query, return an
+    error message.
     """
     outcome = [f"{who} has not answered within {TIMEOUT:g} s"]
     thread = threading.Thread(target=lambda: outcome.__setitem__(0, send()), daemon=True)

@@ -25,8 +25,8 @@ OVERDUE_SECONDS: Final = 25.0  # node 0's agent exits at most 21 s after its las
 
 @dataclass(frozen=True)
 class Observation:
-    """The facts that decide a run's next actions. Ages are stored as booleans, so that observations are equal as
-    long as nothing has changed.
+    """The facts that decide a run's next actions. A flag records whether a time limit has passed, instead of the time
+    itself, so that observations are equal as long as nothing has changed.
     """
 
     evidence: Evidence

@@ -80,7 +80,9 @@ class Outbox:
             self._give_up(run)
 
     def _lacking(self, run: RunDir, *, has_ended: bool) -> list[tuple[Receiver, _Delivery]]:
-        """Return the receivers for which a run has undelivered news, or whose delivery is in progress."""
+        """Return the receivers to which some of a run's news (events, metrics, verdict) was not delivered yet, or to
+        which a delivery is in progress.
+        """
         record = run.record()
         receivers: list[Receiver] = [Feed(run, name) for name in trackers_of(record.job)]
         if record.notify:

@@ -111,7 +111,8 @@ def may_start(run: RunDir) -> bool:
 
 
 def start_queued(root: Path, run: RunDir) -> None:
-    """Start a queued run with the environment of its submit. Renew its tickets until the start has ended.
+    """Start a queued run with the environment of its submission. Renew its tickets in the hosts' queues until the start
+    has ended.
 
     Usually a new process starts the run. But if this process has connections to the run's machines and the same
     environment, it starts the run itself, so that the points of a sweep share the connections.
@@ -134,8 +135,8 @@ def start_queued(root: Path, run: RunDir) -> None:
 
 
 def _can_start_here(run: RunDir, held: Mapping[str, object]) -> bool:
-    """Return True if this process has the environment that the start needs. This process never has the submit's
-    secrets.
+    """Return True if this process has the environment that the start needs. Return False if the start may need secrets
+    to install packages, because this process never has the secrets of the submission.
     """
     if backend(run.record().kind).pool is None:
         return False
@@ -152,8 +153,8 @@ def _environment(held: Mapping[str, object]) -> Mapping[str, str]:
 
 
 def _has_packages(run: RunDir) -> bool:
-    """Return True if the job has an `environment` section. Also return True if the run's plan is damaged, which the
-    start then reports.
+    """Return True if the job has an `environment` section. Also return True if the run's plan is damaged, because the
+    start then reports the damage.
     """
     try:
         job = run.plan().document.get("job")
@@ -183,7 +184,7 @@ def _keep_place(run: RunDir, is_over: threading.Event) -> None:
 def start_by_this_program(run: RunDir) -> None:
     """Start a queued run from a process that exists only for this start.
 
-    The process first restores the environment of the run's submit.
+    The process first restores the environment of the run's submission.
     """
     from orchestrator.supervisor.surroundings import restore
 
@@ -200,9 +201,10 @@ def start_by_this_program(run: RunDir) -> None:
 def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
     """Start a queued run from this process, unless another process has started it or removed it from the queue.
 
-    A refused start ends the run. Return False if a machine was unreachable before anything was started and this is not
-    the last try, because an old connection may have failed. Raises BackendError if it is unknown whether an interrupted
-    start has started all agents, and StoreError if other users may write into the run's folder.
+    A refused start ends the run. If a machine was unreachable before anything was started, an old connection may have
+    failed. In this case, return False so that the caller tries again, unless `is_last_try` is True. Raises BackendError
+    if it is unknown whether an interrupted start has started all agents, and StoreError if other users may write into
+    the run's folder.
     """
     check_own(run.root, run)
     with being_started(run):

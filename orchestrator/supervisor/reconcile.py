@@ -1,4 +1,5 @@
-"""Brings a run to its verdict in passes. Each pass observes the run, decides on actions and carries them out.
+"""Brings a run to its verdict (the judged result) in passes. Each pass observes the run, decides on actions and carries
+them out.
 
 Each action may be repeated, also by several commands at once, because the run's folder records which actions were done.
 """
@@ -25,7 +26,9 @@ ROUNDS: Final = 4  # rounds in a pass; each observes the effects of the previous
 
 
 def reconcile(root: Path, run: RunDir) -> Verdict | None:
-    """Carry out the actions that the run needs now. Return its verdict, or None if the run has not ended."""
+    """Carry out the actions that the run needs now. Return the run's verdict (the judged result), or None if the run
+    has not ended.
+    """
     check_own(root, run)
     return Reconciler(root, run).run_once()
 
@@ -44,7 +47,9 @@ class Reconciler:
         return self._known.of_file(f"{self.run.path}/run.json", self.run.record)
 
     def run_once(self) -> Verdict | None:
-        """Carry out the actions that the run needs now. Return its verdict, or None if the run has not ended."""
+        """Carry out the actions that the run needs now. Return the run's verdict (the judged result), or None if the
+        run has not ended.
+        """
         record = self.record()
         if record.is_lost:
             return None
@@ -64,7 +69,7 @@ class Reconciler:
 
 
 def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | None:
-    """Carry out an action. If it ends the run, return the verdict."""
+    """Carry out an action. Return the run's verdict (the judged result) if the action ends the run, else None."""
     match action:
         case RecordLost(reason):
             run.append_event(FoundLost(reason))

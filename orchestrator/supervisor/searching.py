@@ -51,8 +51,8 @@ def folder_of(root: Path, sweep: str) -> Path:
 def give_values(root: Path, run: RunDir) -> None:
     """Choose the values of a trial that is being started, and write them to its record. Existing values are kept.
 
-    The caller holds the lock of the run's start and has the environment of its submit. The values are written to the
-    journal before the record, so that a start after an interruption gets the same values again.
+    The caller holds the lock of the run's start and has the environment of the run's submission. The values are written
+    to the journal before the record, so that a start after an interruption gets the same values again.
     """
     point = run.record().point
     if point is None or not point.is_trial or point.values:

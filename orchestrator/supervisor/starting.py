@@ -1,15 +1,14 @@
 """Starts a run. These processes call the function `start`:
 
-- The submit command, for a run that starts at once. Agents on this machine inherit the user's environment, umask,
-  limits, affinity and control group. A scheduler's commands run in the same environment.
+- The command `orch submit`, for a run that starts at once. Agents on this machine inherit the user's environment,
+  umask, limits, affinity and control group. A scheduler's commands run in the same environment.
 - A new supervisor, for a run that starts at once and needs connections to machines (`handover`). The supervisor keeps
   the connections for its later work.
-- The supervisor, for a queued run whose turn has come (`queue`). It restores the environment of the run's submit.
+- The supervisor, for a queued run whose turn has come (`queue`). It restores the environment in which the run was
+  submitted.
 
-If agents are lost, the supervisor starts new agents with `Backend.relaunch`, which uses the same function of the
-backend as a first start.
-
-`runs/start_lock.py` has the rule for a process that dies during a start.
+If agents are lost, the supervisor starts new agents with `Backend.relaunch`.
+`runs/start_lock.py` describes what follows if a process dies during a start.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.credentials import credentials_for, entrusted
 
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+if TYPE_CHECKING:  # a submission of files that were read before must not wait for pydantic
     from orchestrator.backends.base import Backend
     from orchestrator.specs.plan import LaunchPlan
 

@@ -41,8 +41,8 @@ class Halving:
     """Asynchronous successive halving (ASHA), which stops bad trials early.
 
     A rung is a step at which trials are compared. A trial continues after a rung if it is among the best quarter of the
-    trials at this rung. `take` gets the journal's entries in order. `stopped` maps each trial to stop to the value that
-    decided this.
+    trials at this rung. `take` gets the journal's entries in order. `stopped` is a dict from each trial that must be
+    stopped to the metric value that decided this.
 
     The first rung is at one hundredth of the number of steps of the first completed trial. Values that were reported
     before the end of that trial are compared at its end. optuna's setting "auto" would ignore these values.
@@ -118,7 +118,9 @@ def _study(search: Search, sampler: Any, first_rung: int = 1) -> Any:
 
 
 def _sampler(search: Search, number: int) -> Any:
-    """Return the sampler of one trial. Each trial has its own seed, because its sampler is a new object."""
+    """Return the sampler of one trial. Each trial gets a new sampler with a seed of its own, because equal seeds
+    would draw equal values.
+    """
     samplers = _optuna().samplers
     seed = random.Random(f"{search.seed}/{number}").getrandbits(32)  # noqa: S311 (nothing secret)
     return samplers.RandomSampler(seed) if search.sampler is Sampler.RANDOM else samplers.TPESampler(seed=seed)

@@ -1,4 +1,5 @@
-"""The supervisor: a background process, one per state folder, that brings each live run to its verdict.
+"""The supervisor: a background process, one per state folder, that attends each live run until its verdict (the judged
+result) is written.
 
 `orch submit` starts it, and it ends when no run is live. It can be killed at any point and started again, because its
 whole state is in the run directories, and each of its actions may be repeated.
@@ -118,8 +119,8 @@ def _supervise(
 
 
 def _look_after(root: Path, run: RunDir) -> None:
-    """Bring one run to its verdict. If the run is queued, return, because a submit may queue a run after recording
-    it.
+    """Attend one run until its verdict (the judged result) is written. Return early if the run is queued, because `orch
+    submit` may queue a run after it has recorded the run.
     """
     reconciler = Reconciler(root, run)
     begun = time.monotonic()
@@ -144,9 +145,11 @@ def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> 
 
 
 def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: dict[str, float]) -> None:
-    """Do the work for a run in a thread of its own, so that a slow machine delays no other run.
+    """Call `act`, the work for one run. Each run has a separate thread for this, so that a slow machine delays no other
+    run.
 
-    After an error the work is repeated after a growing pause, because the cause, such as a full disk, may be gone.
+    After an error, wait before the work is repeated. The pause grows with each error, because the cause, such as a full
+    disk, may be gone later.
     """
     begun = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""The surroundings of a submit (environment variables, umask, limits, affinity, control group), which the agents on
+"""The surroundings of a submission (environment variables, umask, limits, affinity, control group), which the agents on
 this machine inherit.
 
 A later start runs in a process with the same surroundings, as far as the kernel permits that.
@@ -20,7 +20,8 @@ UNLIMITED: Final = resource.RLIM_INFINITY
 
 
 def surroundings(hidden: Collection[str], folder: str | None = None) -> dict[str, Any]:
-    """Return the surroundings of this process as JSON types, without the environment variables in `hidden`.
+    """Return what a program would inherit from this process (environment, folder, umask, limits, processors, control
+    group) as JSON types. The environment variables in `hidden` are left out.
 
     `folder` is the folder in which the run was submitted, or None if it is this process's folder.
     """
@@ -53,7 +54,8 @@ def umask() -> int:
 
 
 def restore(kept: Mapping[str, Any]) -> list[str]:
-    """Set the recorded surroundings for this process. Return a sentence for each part that can't be restored.
+    """Give this process the recorded working folder, limits and CPU affinity. Return a sentence for each part that
+    can't be restored, which may also be the control group.
 
     The parent process has already set the environment variables and the umask.
     """

@@ -35,7 +35,7 @@ def header(time: float) -> bytes:
 
 
 def scalars(values: Iterable[tuple[str, float]], step: int, time: float) -> bytes:
-    """Return a record with numbers by tag. A number that is too large for a float32 becomes infinite."""
+    """Return a record with a number for each tag. A number that is too large for a float32 becomes infinite."""
     summary = b"".join(_message(1, _text(1, tag) + _float(2, value)) for tag, value in values)
     return _event(step, time, _message(5, summary))
 

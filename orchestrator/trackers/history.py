@@ -27,7 +27,7 @@ _INT64: Final = 2**63
 
 @dataclass(frozen=True)
 class MetricLine:
-    """A line of metrics.jsonl: its numbers by name, with its step, attempt and time."""
+    """A line of metrics.jsonl: its numbers, keyed by name, and its step, attempt and time."""
 
     values: Mapping[str, float]
     step: int
@@ -36,7 +36,8 @@ class MetricLine:
 
 
 def new_lines(path: Path, offset: int, redact: Redaction, *, has_ended: bool) -> tuple[list[MetricLine], int]:
-    """Return (the metric lines after an offset, the offset after the last of them).
+    """Read the metric lines that begin at `offset` or later, at most MOST_BYTES bytes at a time. Return (the lines, the
+    offset after the last of them).
 
     A last line without a newline is read only after the run's end.
     """
@@ -56,7 +57,7 @@ def new_lines(path: Path, offset: int, redact: Redaction, *, has_ended: bool) ->
 
 
 def metric_line(data: bytes, redact: Redaction) -> MetricLine | None:
-    """Parse a line of metrics.jsonl. None if it is not a JSON object with a step and at least one number."""
+    """Parse a line of metrics.jsonl. Return None if it is not a JSON object with a step and at least one number."""
     try:
         line = parse_json(data) if data.strip() else None
     except ValueError:
@@ -73,8 +74,8 @@ def metric_line(data: bytes, redact: Redaction) -> MetricLine | None:
 def numbers_of(
     values: Mapping[str, Any], redact: Redaction, prefix: str = "", without: frozenset[str] = frozenset()
 ) -> dict[str, float]:
-    """Return the finite numbers among the values by name, except the names in `without`. Names are redacted and get
-    the prefix.
+    """Return the finite numbers among the values, keyed by name, except the names in `without`. Names are redacted and
+    get the prefix.
     """
     return {
         _redacted(redact, f"{prefix}{name}"): float(value)
@@ -100,7 +101,7 @@ def _is_time(value: object) -> TypeGuard[float]:
 
 
 def parameters_of(record: RunRecord, redact: Redaction) -> dict[str, str]:
-    """Return the run's parameters by name, such as its options and its number of nodes. The texts are redacted."""
+    """Return the run's parameters, keyed by name, such as its options and its number of nodes. Texts are redacted."""
     job = record.job
     program = next((kind for kind in ("training", "module", "script", "command") if job.get(kind)), "")
     found: dict[str, Any] = {"job": record.name, "profile": record.profile_name, "nodes": record.nnodes}
@@ -124,8 +125,8 @@ def _flatten(name: str, value: object, found: dict[str, Any]) -> None:
 
 
 def _options_in(args: object) -> dict[str, str]:
-    """Return the values of the options `--name value`, `--name=value` and `--name` in a command line, by `args.name`.
-    Users compare runs by these values.
+    """Return the options `--name value`, `--name=value` and `--name` of a command line: a dict from `args.name` to the
+    value. Users compare runs by these values.
     """
     words = [str(word) for word in args] if isinstance(args, list | tuple) else []
     found = {}

@@ -52,12 +52,12 @@ def trackers_of(job: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def progress_of(run: RunDir, name: str) -> Progress:
-    """Return how much a tracker has received, from its journal."""
+    """Read from a tracker's journal how much of the run the tracker has received."""
     return Progress(**drop_invalid_fields(journal_of(run, name), _KINDS))
 
 
 def save_progress(run: RunDir, name: str, progress: Progress) -> None:
-    """Store how much a tracker has received in its journal. Raises StoreError if the journal can't be written."""
+    """Store in a tracker's journal how much of the run the tracker has received. Raises StoreError if that fails."""
     write_journal(run, name, asdict(progress), durable=False)
 
 

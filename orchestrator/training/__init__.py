@@ -7,7 +7,8 @@ from typing import Any
 
 
 def spawn(function: Callable[..., Any], nproc: int, *arguments: Any, start: str = "spawn") -> list[Any]:
-    """Run `function(*arguments)` as `nproc` ranks on this machine and return their results by rank, for notebooks.
+    """Run `function(*arguments)` as `nproc` ranks on this machine, and return a list with the result of each rank. This
+    is meant for notebooks.
 
     See orchestrator.training.distributed.spawn. The first call imports torch; importing this package does not.
     """

@@ -16,8 +16,8 @@ from orchestrator.training.errors import UserError
 def checkpoint_in_place(blocks: Iterable[nn.Module]) -> None:
     """Make each block that has children repeat its forward pass in the backward pass.
 
-    The block is kept and only its class is replaced, so names and weights stay the same, also in copies of the block.
-    Raises UserError if a block has BatchNorm, which would count each batch twice.
+    Only the class of the block is replaced, so the names and weights stay the same. Copies of the block repeat their
+    forward passes too. Raises UserError if a block has BatchNorm, which would count each batch twice.
     """
     for block in blocks:
         if not any(True for _ in block.children()):

@@ -49,7 +49,8 @@ def main() -> int:
 def measure(device: torch.device, node: str) -> dict[str, Any]:
     """Return the bandwidths within each node and over all nodes, in bytes per second.
 
-    A node with only one rank has no bandwidth within the node. A run on one node has no bandwidth over all nodes.
+    If a node has only one rank, its bandwidth within the node is left out. If the run has only one node, the bandwidth
+    over all nodes is None.
     """
     size, times = SIZES[device.type]
     nodes = everyones(node)

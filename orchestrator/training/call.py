@@ -68,7 +68,9 @@ def python_version() -> str:
 
 
 def _refuse(error: Exception) -> int:
-    """Report why this rank ends, in its log and in the error file that the verdict reads. Return the exit code."""
+    """Report why this rank ends, in its log and in the error file, from which orch takes the reason of the run's
+    failure. Return the exit code.
+    """
     print(f"error: {error}", file=sys.stderr, flush=True)
     record = {"type": type(error).__name__, "message": str(error), "traceback": ""}
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w", encoding="utf-8") as file:
@@ -106,8 +108,8 @@ def write_result(folder: Path, rank: int, result: Any) -> Path:
 def read_result(folder: Path, rank: int) -> Any:
     """Return the result that `write_result` wrote, with tensors on the CPU.
 
-    Tensors are read with `weights_only`, so no code of the rank runs here. Raises FileNotFoundError if there is no
-    result, and ModuleNotFoundError if torch is needed and missing.
+    Tensors are read with `weights_only`, so reading a result never runs code from the rank. Raises FileNotFoundError if
+    there is no result, and ModuleNotFoundError if torch is needed and missing.
     """
     path = folder / f"result_{rank}.pt"
     if path.exists():

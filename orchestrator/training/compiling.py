@@ -29,8 +29,8 @@ def check(backend: str, mode: str, device: torch.device) -> None:
 
 
 def lacking(device: torch.device) -> str:
-    """Return a sentence on the program or package that this machine lacks to compile for the device, and how to install
-    it; "" if nothing is missing.
+    """Return the name of a program or package that this machine lacks to compile for the device, and how to install it.
+    Return "" if nothing is missing.
     """
     if device.type == "cuda":
         return "" if find_spec("triton") else "Triton, which writes the code for GPUs: pip install triton"

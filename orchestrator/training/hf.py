@@ -125,8 +125,8 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
 
 
 def _saves_if_main(is_main_process: bool) -> bool:
-    """Return `is_main_process`, in which Trainer respects save_on_each_node. This function replaces a method of the
-    model that lets only rank 0 save.
+    """Return the argument, which Trainer computes according to save_on_each_node. This function replaces a method of
+    the model that would let only rank 0 save.
     """
     return is_main_process
 

@@ -55,7 +55,7 @@ class Computed(nn.Module):
 
 
 def convert(model: nn.Module, precision: str) -> nn.Module:
-    """Return the model. For fp8, its linear layers are replaced by torchao's float8 layers, which keep their names."""
+    """Return the model. For fp8, torchao's float8 layers replace the model's linear layers under the same names."""
     if precision != "fp8":
         return model
     from torchao.float8 import convert_to_float8_training

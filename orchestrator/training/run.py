@@ -167,7 +167,7 @@ class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
 def watch_signals() -> None:
     """Catch SIGTERM and SIGUSR2 in this process, but not in forked workers.
 
-    The first `resume` or `stop_requested` does this too. A script that calls this function must also call
+    The first call of `resume` or `stop_requested` also does this. A script that calls `watch_signals` must call
     `stop_requested` or `after_step` after each step. Otherwise SIGTERM does not end the script.
     """
     _watch_once()
@@ -180,10 +180,10 @@ def _watch_once() -> None:
 
 
 def stop_requested() -> bool:
-    """Return whether all ranks stop here.
+    """Return whether all ranks must stop after the present step.
 
-    Every rank must call this once a step. All ranks get True at the same call, about half a second after a signal. The
-    script then saves a checkpoint and calls `run.leave(n)`.
+    Every rank must call this once per step. All ranks get True at the same call, about half a second after a signal.
+    The script then saves a checkpoint and calls `run.leave(n)`.
     """
     watch_signals()
     return _session().agreement()
@@ -230,7 +230,7 @@ def load_latest() -> dict[str, Any] | None:
 
 
 def _repaired() -> _Session:
-    """Return the session, after its saver has restored a checkpoint that a killed writer had renamed."""
+    """Return the session. If a killed writer had renamed a checkpoint, the session's saver restores it first."""
     session = _session()
     assert session.saver is not None  # the saver is created here, and cleans its folder at first
     return session
@@ -297,8 +297,9 @@ def after_step(
     """Finish step `n`, counted from 1: send a heartbeat, save if a save is due, and exit with code 95 after a stop
     signal. All ranks must call this.
 
-    `objects` are saved every `save_every` steps, at the last step of `total`, and before a stop. `metric` describes the
-    current weights, such as {"accuracy": 0.93}. If this call saves, rank 0's `metric` is stored in the checkpoint.
+    `objects` are saved every `save_every` steps, at the last step, which is `total`, and before a stop. `metric`
+    describes the current weights, such as {"accuracy": 0.93}. If this call saves, rank 0's `metric` is stored in the
+    checkpoint.
     """
     session = _session()
     step(n, total, loss, samples=samples)

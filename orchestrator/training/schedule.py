@@ -6,7 +6,8 @@ import math
 def part(kind: str, step: int, total: int, warmup: int = 0) -> float:
     """Return the fraction of the learning rate for the next step, after `step` of `total` steps.
 
-    The fraction rises to 1 in the first `warmup` steps. Then `linear` and `cosine` let it fall to 0 at the last step.
+    The fraction rises to 1 in the first `warmup` steps. Then it falls to 0 at the last step if `kind` is `linear` or
+    `cosine`.
     """
     if step < warmup:
         return (step + 1) / warmup

@@ -74,10 +74,10 @@ def _chosen(options: Options, places: Places, ranks: Ranks) -> Choice | UserErro
 
 
 def _choose_algorithms(deterministic: bool, cudnn_benchmark: bool) -> None:
-    """If requested, let torch use only deterministic algorithms, and raise an error for operations that have none.
+    """With `deterministic`, let torch use only deterministic algorithms, and raise an error for operations that have
+    none. Otherwise undo this setting.
 
-    If not requested, that setting is undone. With `cudnn_benchmark`, cuDNN may time its algorithms and choose the
-    fastest.
+    With `cudnn_benchmark` and without `deterministic`, cuDNN may time its algorithms and choose the fastest.
     """
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable at its first use
@@ -180,7 +180,7 @@ class Trainer:
         return batch
 
     def _resume(self, loaded: Loaded | None) -> None:
-        """Restore the state of the checkpoint, if there is one."""
+        """Restore the state from the checkpoint `loaded`, if there is one."""
         if loaded is None:
             return
         # After its first backward pass DDP rebuilds its buckets, and with three or more ranks their layout decides the
@@ -272,7 +272,9 @@ class Trainer:
 
     @contextmanager
     def _patient(self) -> Iterator[None]:
-        """Use the long timeout, for evaluations and checkpoints, during the block and until all ranks have left it."""
+        """During the block, and until all ranks have left the block, use the long timeout for collectives. An
+        evaluation or a save needs this timeout.
+        """
         group.set_timeout(self.options.timeout)
         yield
         if self.options.timeout != self.options.step_timeout:
@@ -342,7 +344,7 @@ class Trainer:
         return (self.total - self.position.step) * self.options.global_batch / rate if rate else None
 
     def _save(self) -> None:
-        """Save a checkpoint, unless this step has one. Training continues if the checkpoint can't be written."""
+        """Save a checkpoint, unless this step has a checkpoint. Training continues if the save fails."""
         if self.saver.last_step != self.position.step:
             with self._patient():
                 self._save_now()

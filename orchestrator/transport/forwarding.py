@@ -46,7 +46,7 @@ def listen_here(port: int = 0, *, any_user: bool = False) -> socket.socket:
 
 
 class Forwarding:
-    """A forwarded port, which is open while the context is entered. If the path to the node breaks, the next connection
+    """A forwarded port, which is open within the `with` block. If the path to the node breaks, the next connection
     restores it.
 
     `say` receives one line for each user who is refused, and the reason if the node is unreachable.
@@ -74,8 +74,8 @@ class Forwarding:
         self.thread.join()
 
     def reach(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
-        """Wait until the command on the node answers, and return its report about itself; None if `is_over` returns
-        True before.
+        """Wait until the command on the node answers, and return the command's report about itself. Return None if
+        `is_over` returns True first.
 
         Raises BackendError if the node is unreachable.
         """

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True)
 class HttpAddress:
-    """An http address without its credentials, which may be shown, and the credentials."""
+    """An http address in two parts: the address without credentials, which may be shown, and the credentials."""
 
     url: str
     user: str = ""

@@ -169,8 +169,8 @@ class StartedInJob:
         self.alarm.start()
 
     def _give_up(self) -> None:
-        """Kill the command that starts the program. A child of it may hold the other end of the socket open, so shut
-        the socket.
+        """Kill the command that starts the program. Also shut the socket, because a child of the command may hold the
+        socket's other end open.
         """
         with contextlib.suppress(OSError):  # the command runs as another user
             self.process.kill()

@@ -1,4 +1,4 @@
-"""Decides which users of this machine may connect to a port, and reports other users whose programs do so."""
+"""Decides which users of this machine may connect to a port, and reports other users whose programs try to connect."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def check_owners_are_told(option: str) -> None:
 class Guard:
     """Decides which connections are admitted: only those from this user's own programs, or those of any user.
 
-    The connection of a tunnel (ssh -L) comes from the sshd process of the user who logged in, so it counts as that
-    user's.
+    The connection of a tunnel (ssh -L) comes from the sshd process of the user who logged in, so it counts as a
+    connection of that user.
     """
 
     def __init__(self, say: Callable[[str], None], *, any_user: bool = False) -> None:
@@ -48,7 +48,7 @@ class Guard:
         return False
 
     def name(self, owner: int | None, said: str) -> None:
-        """Report a message about a user, once for each user."""
+        """Report the message `said` about a user, unless a message about the user was reported before."""
         if owner not in self._named and len(self._named) < MOST_NAMED:
             self._named.add(owner)
             self.say(f"{said} {words_of(owner)}")

@@ -83,7 +83,7 @@ class Machine(ABC):
         return self.ask(verb, payload, most=most, **values).wait(timeout)
 
     def bulk(self, count: int) -> AbstractContextManager[Machine]:
-        """Yield the connection to the same machine that is fastest for `count` bytes."""
+        """Yield the fastest connection to the same machine for a transfer of `count` bytes."""
         return nullcontext(self)
 
     def run(
@@ -98,9 +98,9 @@ class Machine(ABC):
     ) -> Output:
         """Run a program on the machine and return its output.
 
-        patience: the program's time limit in seconds. env: environment variables to set. hide: prefixes of environment
-        variables to remove, or a whole name with `=`. keep: variables that are not removed although they have such a
-        prefix. Raises a transient BackendError at the time limit.
+        patience: the program's time limit in seconds. env: environment variables to set. hide: environment variables to
+        remove. Each entry is a prefix of names, or one exact name followed by `=`. keep: variables that are not removed
+        although they have such a prefix. Raises a transient BackendError at the time limit.
         """
         reply, out = self.call(
             "run_program", stdin, timeout=patience + TRAVEL_SECONDS, argv=list(argv), patience=patience,

@@ -105,7 +105,7 @@ def submitit_archive() -> bytes:
 
 @cache
 def cloudpickle_archive() -> bytes:
-    """Return cloudpickle as one zip file, for machines that read a pickled function and lack cloudpickle."""
+    """Return cloudpickle as one zip file, for machines that must read a pickled function and lack cloudpickle."""
     return _zipped(_sources(_installed("cloudpickle").parent, "cloudpickle"))
 
 

@@ -41,7 +41,7 @@ def _by(way: str, address: Address) -> Address:
 
 
 class Handshake:
-    """Limits the number of SSH handshakes that are in progress at the same time. Each object is the turn of one
+    """Limits the number of SSH handshakes that are in progress at the same time. Each object manages the turn of one
     machine.
 
     The turn begins when the machine has accepted the connection, and ends with the `with` block. A machine that does
@@ -172,7 +172,9 @@ class ConnectionPool:
         )
 
     def _check_job(self, address: Address) -> None:
-        """Raise JobOverError if the machine's job has ended. The scheduler is queried at most once in a few seconds."""
+        """Raise JobOverError if the machine's job has ended. The scheduler is queried at most once every few
+        seconds.
+        """
         from orchestrator.transport.in_job import ended, is_over
 
         with self._own_lock(address.job):

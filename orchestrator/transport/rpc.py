@@ -185,8 +185,8 @@ class Session(Machine):
         return channel
 
     def _greet(self, channel: AnyChannel, boundary: str, archive: bytes) -> None:
-        """Read the first line of the bootstrap, and send the archive if the machine lacks it. Requests may be sent
-        afterwards.
+        """Read the first line that the bootstrap program on the machine prints, and send the archive if the machine
+        lacks it. After that, requests may be sent.
         """
         version, word, rest = self._boundary(channel, boundary)
         if word == "error":
@@ -244,8 +244,8 @@ class Session(Machine):
         self._fail(problem)
 
     def _take(self, line: bytes) -> None:
-        """Receive one answer. Raises ValueError, before its bytes are read, if the line is not an answer to a
-        request.
+        """Receive one answer, which begins with this line. If the line is not the beginning of an answer to a request,
+        raise ValueError and read no more bytes.
         """
         if not line.endswith(b"\n"):
             raise ValueError(f"the server's line has no end after {len(line)} bytes")

@@ -58,7 +58,7 @@ def span_map(
     """Return the spans as a heat map. A cell shows the mean value of a rank. If several ranks share a row, the cell
     shows the worst of their means.
 
-    The upper end of the colour scale is at least `least` times its lower end, so that noise does not look like a
+    The upper end of the colour scale is at least `least` times the lower end, so that noise does not look like a
     difference.
     """
     ranks = sorted({rank for span in spans for rank in span.values})
@@ -102,7 +102,9 @@ def _covered(span: Span, start: float, width: float, columns: int) -> range:
 def _means(
     spans: Sequence[Span], covered: Sequence[range], ranks: Sequence[int], start: float, width: float, columns: int
 ) -> list[list[float | None]]:
-    """Return the mean of each rank in each column. A span counts with the time that it shares with the column."""
+    """Return the mean of each rank in each column. Each span is weighted by the time for which it overlaps the
+    column.
+    """
     places = {rank: place for place, rank in enumerate(ranks)}
     sums = [[0.0] * len(ranks) for _ in range(columns)]
     weights = [[0.0] * len(ranks) for _ in range(columns)]

@@ -39,7 +39,9 @@ class LogPage:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search: the offset of the match (None without a match), and the offset where it stopped."""
+    """The result of a search: the offset of the match (None without a match), and the offset at which the search
+    stopped.
+    """
 
     offset: int | None
     reached: int
@@ -132,7 +134,9 @@ def _split(data: bytes) -> list[bytes]:
 
 
 def _text(line: bytes) -> str:
-    """Return a line as a terminal shows it after the last character: of a progress bar, only the last state remains."""
+    """Return the text that a terminal shows after a line's last character. For a progress bar, this is the bar's last
+    state.
+    """
     tail = line[-LINE_CHARACTERS * 4 :] if b"\r" in line.rstrip(b"\r\n") else line[: LINE_CHARACTERS * 4]
     shown = [each for each in lines_of(tail.decode("utf-8", "replace")) if each]
     return shown[-1][:LINE_CHARACTERS] if shown else ""

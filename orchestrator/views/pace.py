@@ -148,7 +148,8 @@ def _ranks(node: NodeSamples) -> Iterator[_Rank]:
 
 
 def _newest(samples: Sequence[Sample]) -> Iterator[Sample]:
-    """Yield the samples of the last PACE_SECONDS of the newest attempt in which ranks were alive.
+    """Yield the newest attempt's samples with step times, from the last PACE_SECONDS seconds in which its ranks were
+    alive.
 
     The first sample of an attempt is left out, because it covers the slow first steps.
     """

@@ -71,8 +71,8 @@ class Reader:
         return RunDir(self.root / "runs" / run_id)
 
     def runs(self, wanted: RunFilter | None = None, *, seconds: float = FIRST_SECONDS) -> RunsView:
-        """Return the runs that match the filter `wanted`. After `seconds`, the runs that were never read are only
-        counted, and a later call reads them.
+        """Return the runs that match the filter `wanted`. At most about `seconds` seconds are spent on runs that were
+        never read before. The remaining runs are only counted, and a later call reads them.
         """
         with self._lock:
             return self._runs(wanted, seconds)
@@ -110,8 +110,8 @@ class Reader:
     def run(self, run: RunDir, *, all_ranks: bool = True) -> RunView:
         """Return the view of one run.
 
-        Without `all_ranks`, it has only the ranks that failed or are lost, and only rank 0's heartbeat is read, because
-        there may be thousands of ranks.
+        Without `all_ranks`, the view has only the ranks that failed or are lost, and only rank 0's heartbeat is read,
+        because there may be thousands of ranks.
         """
         with self._lock:
             state = self._state(run)
@@ -122,12 +122,13 @@ class Reader:
             steps = self._step_times.setdefault(run.run_id, StepTimes())
             if not state.is_final and all_ranks:
                 steps.look(state.attempt, beats)
-            row, last = self._row(run, state, beats.get(0)), last_line(run, state.attempt)
+            last = last_line(run, state.attempt)
             sampled = self._sampled(run).look() if all_ranks and not state.is_final else ()
             try:
                 events = self.events(run)
             except StoreError:  # the run's state contains the error
                 events = ()
+            row = self._row(run, state, beats.get(0), events or None)
             return run_view(
                 state, row, str(run.path), events, self._clock(), beats=beats,
                 step_times={} if state.is_final else step_times_of(sampled) | steps.newest,
@@ -141,7 +142,9 @@ class Reader:
             return run.events(self._cache(run))
 
     def hours(self, run: RunDir) -> Mapping[str, float | None]:
-        """Return the hours of ranks, cores and GPUs that the run has used so far, and the GPUs' watt-hours."""
+        """Return the rank-hours, core-hours and GPU-hours that the run has used until now, and the watt-hours of its
+        GPUs.
+        """
         with self._lock:
             return hours_of(self.events(run), self._clock(), self._sampled(run).look())
 
@@ -168,7 +171,7 @@ class Reader:
             return trend_of(name, better_of(name, of_job), series.values(name))
 
     def step_time_map(self, run: RunDir, *, columns: int, rows: int | None = None) -> HeatMap:
-        """Return a heat map of the step times of each rank, for the time of which the run still has samples."""
+        """Return a heat map of the step times of each rank, for the period that the run's samples cover."""
         with self._lock:
             spans = list(step_spans(self._sampled(run).look()))
             return span_map("step time", "s", spans, columns=columns, rows=rows, least=LEAST_SLOWER)
@@ -248,21 +251,23 @@ class Reader:
     def _state(self, run: RunDir) -> RunState:
         return state_or_why_not(run, self._cache(run))
 
-    def _row(self, run: RunDir, state: RunState, beat: Mapping[str, Any] | None = None) -> RunRow:
+    def _row(
+        self, run: RunDir, state: RunState, beat: Mapping[str, Any] | None = None, events: Sequence[Event] | None = None
+    ) -> RunRow:
         last = ""
         if not state.is_final:
             beat = beat or beat_of(run, state.attempt)
             last = "" if beat else last_line(run, state.attempt)
-        facts = self._facts(run, beat) if self._has_facts else ()
+        facts = self._facts(run, beat, events) if self._has_facts else ()
         row = row_of(state, self._note(state, beat, self._clock(), last), labels_of(run), facts)
         if state.is_final and run.ending() is not None:  # the run's row will not change any more
             self._ended[run.run_id] = row
             self._known.pop(run.run_id, None)
         return row
 
-    def _facts(self, run: RunDir, beat: Mapping[str, Any] | None) -> Facts:
+    def _facts(self, run: RunDir, beat: Mapping[str, Any] | None, events: Sequence[Event] | None) -> Facts:
         try:
-            events = run.events(self._cache(run))
+            events = run.events(self._cache(run)) if events is None else events
             record, result = run.record(), result_of(run)
         except StoreError:  # the run's state contains the error
             return ()

@@ -1,4 +1,4 @@
-"""The view of one run: its state, nodes, ranks, timeline and verdict."""
+"""The view of one run: its state, nodes, ranks and timeline, and how it ended."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def run_view(
     wanted: Collection[RankStatus] = tuple(RankStatus),
 ) -> RunView:  # fmt: skip
     """Return the view of a run from its state and events, and from each rank's heartbeat, step time and use of
-    resources. The view has the ranks whose status is `wanted`.
+    resources. The view has only the ranks whose status is in the argument `wanted`.
     """
     beats = beats or {}
     nodes = tuple(

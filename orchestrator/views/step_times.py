@@ -45,7 +45,8 @@ def step_times_of(nodes: Iterable[NodeSamples]) -> dict[int, float]:
 
 
 def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
-    """Yield spans of time with the step times in them. A span is as long as a sample, or as the step if that is longer.
+    """Yield spans of time with the step times in them. A span is as long as a sample, or as the step if the step is
+    longer.
 
     A span never begins before the node's first sample. Otherwise, if a clock is set during a step, the step may seem to
     take years, and the heat map would cover these years.
@@ -64,10 +65,11 @@ def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
 
 
 def _steps_of(node: NodeSamples) -> Iterator[tuple[Sample, dict[int, float], set[int]]]:
-    """Yield (a sample, the seconds per step by rank, the ranks whose first steps of an attempt are in the sample).
+    """Yield (a sample, a dict from rank to its seconds per step, the ranks whose first steps of an attempt are in the
+    sample).
 
-    The oldest sample on disk may be from the middle of an attempt. In that sample, a rank does not count as starting if
-    its steps so far took much more time than the sample covers.
+    The oldest sample on disk may be from the middle of an attempt. It counts as a rank's first steps only if all of the
+    rank's steps so far fit into about the time that the sample covers.
     """
     attempt, begun = None, set[int]()
     for number, sample in enumerate(node.samples):

@@ -31,7 +31,9 @@ class Importance:
 
 @dataclass(frozen=True)
 class PointRow:
-    """One point of a sweep. `settings` has the point's values, as numbers or texts, by short names."""
+    """One point of a sweep. `settings` has the point's values, as numbers or texts, keyed by the short names of the
+    settings.
+    """
 
     run_id: str
     index: int
@@ -122,7 +124,9 @@ def _correlation(ones: Sequence[float], others: Sequence[float]) -> float | None
 
 
 def _explained(settings: Sequence[Fact], ranks: Sequence[float]) -> float | None:
-    """Return the share of the ranks' variance between groups of equal settings; None if all ranks are equal."""
+    """Return the share of the variance of `ranks` (the positions of the runs' metrics in sorted order) that lies
+    between groups of equal settings; None if all positions are equal.
+    """
     groups: dict[Fact, list[float]] = defaultdict(list)
     for setting, rank in zip(settings, ranks, strict=True):
         groups[setting].append(rank)

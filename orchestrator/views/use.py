@@ -67,7 +67,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
 
 @dataclass(frozen=True)
 class NodeUse:
-    """The newest sample of a node. If its ranks have ended, they are taken from the newest sample that has ranks."""
+    """The newest sample of a node. If the ranks have ended, their values come from the newest sample that has ranks."""
 
     node: int
     newest: Sample
@@ -123,8 +123,8 @@ def use_view(
 
 
 def uses_of_ranks(nodes: Iterable[NodeSamples]) -> dict[int, Mapping[str, float]]:
-    """Return the newest use of each rank: the shares (from 0 to 1) of a core, of its GPU, and of the time for which it
-    waits for data.
+    """Return the newest use of each rank: the number of cores that it keeps busy, the utilization of its GPU (from 0 to
+    1), and the share of the time (from 0 to 1) for which it waits for data.
     """
     found: dict[int, Mapping[str, float]] = {}
     for node in nodes:
@@ -143,7 +143,7 @@ def _has(nodes: Iterable[NodeSamples], measure: Measure) -> bool:
 
 
 def _newest(samples: Sequence[Sample]) -> Sample:
-    """Return the newest sample. If its ranks have ended, they are taken from the newest sample that has ranks."""
+    """Return the newest sample. If the ranks have ended, their values come from the newest sample that has ranks."""
     last = samples[-1]
     ranks = next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
     return last if last.ranks else Sample(**{**vars(last), "ranks": ranks})

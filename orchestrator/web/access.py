@@ -114,7 +114,7 @@ class Access:
 
 
 def has_bearer(authorization: str, token: str) -> bool:
-    """Return True if an Authorization header has the token."""
+    """Return True if an Authorization header has the form `Bearer TOKEN` with this token."""
     kind, _, given = authorization.partition(" ")
     return kind.lower() == "bearer" and _same(given.strip(), token)
 

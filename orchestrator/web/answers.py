@@ -64,7 +64,8 @@ def row_json(row: RunRow) -> Json:
 def run_page(reader: Reader, name: str, *, is_first: bool = False) -> Json:
     """Return the contents of a run's page. Raises RunNotFoundError, or StoreError if the run can't be read.
 
-    The first answer has the signatures of the files that the page has `seen`.
+    With `is_first`, the field `seen` has signatures of the run's files. By these signatures, the server later detects
+    which files have changed.
     """
     run, problems = reader.find(name), list[str]()
     seen = signatures_of(run) if is_first else None  # before the run is read, so that no later change is missed
@@ -94,14 +95,14 @@ def run_page(reader: Reader, name: str, *, is_first: bool = False) -> Json:
 
 
 def _from_home(path: str) -> str:
-    """Return a path that begins with ~ if it is below the user's home folder."""
+    """Return the path with the home folder shortened to ~, or unchanged if the path is outside the home folder."""
     home = os.path.expanduser("~")
     return f"~{path.removeprefix(home)}" if path.startswith(f"{home}/") else path
 
 
 def _headline(numbers: dict[str, float], view: RunView, of_job: str | None) -> Json | None:
     """Return the most important metric with its newest value. This is the job's metric or, if it has no value, the
-    default metric, such as the loss. None if the run has no metric.
+    default metric, such as the loss. Return None if the run has no metric.
     """
     beat = view.progress or {}
     of_program = beat.get("metrics")
@@ -216,7 +217,9 @@ def use(reader: Reader, name: str, measure: str | None) -> Json:
 
 
 def watched_log(reader: Reader, name: str, query: Query) -> Json:
-    """Return the result of `log_page`. As long as the page requests this log, copy it from its node to this machine."""
+    """Return lines of a rank's log, as `log_page` does. As long as the page requests this log, copy the log from the
+    rank's node to this machine.
+    """
     reader.watched.ask(reader.find(name), number_of(query, "rank") or 0)
     return log_page(reader, name, query)
 
@@ -251,7 +254,9 @@ def sweep_page(reader: Reader, sweep: str, metric: str | None) -> Json:
 
 
 def _readable(read: Callable[[], _Value], otherwise: _Value, problems: list[str]) -> _Value:
-    """Return the result of `read`. If a file can't be read, add a message to `problems`, and return `otherwise`."""
+    """Return the result of `read`. If it raises an error because a file can't be read, add a message to `problems`, and
+    return `otherwise`.
+    """
     try:
         return read()
     except StoreError as error:

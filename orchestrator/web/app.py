@@ -171,7 +171,9 @@ def _bytes(read: Callable[[Request], contents.Part]) -> Callable[[Request], Any]
 
 
 async def _said(make: Callable[[], Response]) -> Response:
-    """Return the response that `make` creates. If `make` fails, return the error message and the hint as JSON."""
+    """Return the response that the function `make` creates. If `make` fails, return the error message and the hint as
+    JSON.
+    """
     try:
         return await run_in_threadpool(make)
     except OrchError as error:

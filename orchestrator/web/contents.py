@@ -62,7 +62,7 @@ def part_of(reader: Reader, name: str, query: Mapping[str, str]) -> Part:
 
 
 def pictures_of(reader: Reader, name: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """List the pictures in an output that is a TensorBoard event file, each with its place in the file."""
+    """List the pictures in an output that is a TensorBoard event file, each with its offset in the file."""
     with _opened(reader.find(name), query) as file:
         return [asdict(picture) for picture in pictures_in(file)]
 

@@ -75,8 +75,9 @@ class Visit:
 class Door:
     """Accepts the connections that `guard` admits, for one application.
 
-    If there are too many connections, one is closed for each new one. It belongs to the user with the most connections,
-    and is the one that has been idle the longest or, if none is idle, the oldest.
+    If too many connections are open, an open connection is closed for each new connection. The closed connection
+    belongs to the user with the most connections. It is the connection that has been idle the longest or, if none is
+    idle, the oldest.
     """
 
     def __init__(self, app: ASGIApp, listeners: Listeners, guard: Guard, limits: Limits | None = None) -> None:

@@ -55,7 +55,9 @@ Answers = dict[Asked, Any]
 
 
 def runs_to_export(root: Path, references: tuple[str, ...]) -> list[RunDir]:
-    """Return the named runs and points of sweeps, each once. If none is named, return the newest runs."""
+    """Return the named runs and all runs of the named sweeps, without duplicates. If none is named, return the newest
+    runs.
+    """
     named = [run for each in references for run in find_runs(root, each)] if references else newest_runs(root, NEWEST)
     return list({run.run_id: run for run in named}.values())
 

@@ -29,7 +29,8 @@ OPENING: Final = "open.html"
 
 @dataclass(frozen=True)
 class Server:
-    """A server that was started: its process, its address, its options, and the key that is needed to request a code.
+    """A server that was started: its process, its address, its options, and the key with which a command requests a
+    one-time login code.
 
     `host` is the machine, and `name` is the host name in the page's URL. A `metrics_port` of 0 means that there is no
     port for metrics.
@@ -134,8 +135,9 @@ def _overwrite(path: Path, text: str) -> None:
 
 
 def address_of(server: Server, code: str, place: str = "") -> str:
-    """Return the URL that opens the page at the path `place`, such as `/run/ID`, and that works only once. It has the
-    code after the #, because browsers do not send that part.
+    """Return a URL that works only once and opens the page at the path `place`, such as `/run/ID`.
+
+    The URL has the code after the #, because browsers do not send that part.
     """
     return f"http://{server.name}:{server.port}/enter#{code}{place}"
 

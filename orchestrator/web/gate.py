@@ -1,5 +1,5 @@
-"""Refuses requests that `Access` does not allow. Adds headers to every answer that restrict what the browser may do
-with it.
+"""Refuses requests that `Access` does not allow. Adds headers to every answer, which restrict what the browser may do
+with the answer.
 
 The gate is plain ASGI, so that a stream of events is passed on piece by piece.
 """

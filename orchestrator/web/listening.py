@@ -27,7 +27,7 @@ def listen(port: int, hint: str = "leave --port out, and a free one is taken") -
     port.
 
     A browser may connect to either address for a name such as `x.localhost`. Raises UsageError if another process
-    listens at one of them.
+    already listens at one of these addresses.
     """
     for left in reversed(range(_TRIES)):
         try:

@@ -13,7 +13,7 @@ MEDIA_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def text_of(view: RunsView) -> str:
-    """Return the text for the table of runs."""
+    """Return OpenMetrics text about the runs in the table `view`."""
     live = [row for row in view.rows if not row.is_final]
     lines = _family(
         "orch_runs", "Runs by their state.", [({"state": each}, view.states.get(each, 0)) for each in RunStatus]

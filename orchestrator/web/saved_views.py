@@ -17,7 +17,9 @@ MOST_OF_A_QUERY: Final = 4000
 
 
 def views_of(root: Path, kind: str) -> dict[str, str]:
-    """Return the query string of each saved view by name. Raises StoreError if the file can't be read."""
+    """Return the query strings of the saved views, keyed by the view's name. Raises StoreError if the file can't be
+    read.
+    """
     kept = RunDir(root / "ui").read(_file(kind)) or {}
     return {name: query for name, query in kept.items() if isinstance(query, str)}
 

@@ -1,4 +1,4 @@
-"""The process of the web page's server: its sockets, its end by a signal, its start in the background (--detach)."""
+"""The process of the web page's server: its sockets, its end by a signal, and its start in the background."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LOOK_SECONDS: Final = 0.5
 
 @dataclass
 class _Stream:
-    """One listener: the run that its page shows, the rows or signatures that it was sent, and its unsent messages."""
+    """One listener: the run that its page shows, the rows or signatures that it received, and its unsent messages."""
 
     run: str | None
     rows: Mapping[str, RunRow] | None = None  # None if the page shows no table

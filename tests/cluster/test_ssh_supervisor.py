@@ -51,7 +51,7 @@ def test_a_run_is_handed_over_and_asked_about_from_the_laptop(lab: Lab) -> None:
     assert "which alice@n3 supervises: you can shut down this machine" in done.err
     assert lab.supervisor() == []
     shown = lab.orch("status", "--json")
-    assert (shown.json, lab.orch("status").err.split(":")[0]) == ([], f"alice@n3 supervises {run}")
+    assert (shown.json, lab.orch("status").err.split(";")[0]) == ([], f"alice@n3 supervises {run}")
     with lab.control.start(LAPTOP, *lab.argv("logs", "last", "--follow")) as follow:
         assert follow.stdout is not None
         assert follow.stdout.readline() == "the token has 6\n"

@@ -129,7 +129,7 @@ def test_what_cannot_be_a_search_leaves_nothing(orch: Orch, project: Callable[..
         (("--search", "tpe"), "--search needs the number of its trials"),
         (("--trials", "3"), "--trials only applies to a search"),
         (("--stop", "asha"), "--stop only applies to a search"),
-        ((*tpe, "--sweep", "job.env.N=1,2"), "--sweep and --search exclude each other"),
+        ((*tpe, "--sweep", "job.env.N=1,2"), "--sweep and --search can't be used together"),
         ((*tpe, "--follow"), "--follow follows one run, not a sweep"),
         ((*tpe, "--set", "job.search=null"), "no `search` section"),
         ((*tpe, "--set", "job.metric=null"), "names no metric"),

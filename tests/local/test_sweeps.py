@@ -125,7 +125,7 @@ def test_what_cannot_be_a_sweep_leaves_nothing(orch: Orch, project: Callable[...
     assert not (orch.home / "runs").exists() or list((orch.home / "runs").iterdir()) == []
     shown = orch("submit", "regression", "-p", "local", "--sweep", "lr=1,2", "--sweep", "seed=0..1", "--dry-run")
     assert shown.out.splitlines()[:3] == ["POINT  lr  seed", "0      1   0", "1      1   1"]
-    assert "lr is job.training.lr" in shown.err
+    assert "lr is short for the field job.training.lr" in shown.err
     whole = orch("submit", "regression", "-p", "local", "--sweep", "lr=1,2", "--dry-run", "--json").json
     assert json.dumps(whole["job"]["training"]["lr"]) == "1.0"
 

@@ -178,7 +178,7 @@ def test_a_key_opens_the_page_of_the_run(orch: Orch, project: Callable[..., Path
         wait_until(told.exists, "the browser")
         assert told.read_text() == opening.as_uri()
         assert re.search(rf"/enter#[\w-]+/run/{run_id}", opening.read_text())
-        assert "loud" not in seen.until("the server runs until: orch ui --stop")
+        assert "loud" not in seen.until("the server keeps running; to stop it: orch ui --stop")
         seen.keys("q")
         assert seen.code() == 0  # neither the server nor the browser holds the terminal
     assert orch("ui", "--stop").code == 0

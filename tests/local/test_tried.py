@@ -28,7 +28,7 @@ def test_data_beside_the_folder_is_pointed_at_and_found_as_the_hint_says(orch: O
     done = orch(*one, "python", "data_beside.py", cwd=examples / "mnist")
     assert done.code == 100, done.err
     hint = " ".join(done.err.split())
-    assert f"../data/train.txt is {examples}/data/train.txt here" in hint
+    assert f"../data/train.txt is {examples}/data/train.txt on this machine" in hint
     assert f"submit from {examples} " in hint
     done = orch(*one, "bash", "-c", "cd mnist && python3 data_beside.py", cwd=examples)
     assert done.code == 0, done.err

@@ -43,11 +43,16 @@ def plug(host: str) -> None:
     call(["ip", "link", "add", cable, "netns", SWITCH, "type", "veth", "peer", "name", "eth0", "netns", name])
     call(["ip", "-n", SWITCH, "link", "set", cable, "master", "br0", "up"])
     # The same card after every boot: with another one the neighbours' caches would be wrong for seconds.
-    card = "02:00:" + ":".join(f"{int(part):02x}" for part in address(host).split("."))
     steps = (
-        f"link set eth0 address {card}\naddr add {address(host)}/16 brd + dev eth0\nlink set eth0 up\nlink set lo up\n"
+        f"link set eth0 address {_card(host)}\naddr add {address(host)}/16 brd + dev eth0\n"
+        "link set eth0 up\nlink set lo up\n"
     )
     call(["ip", "-n", name, "-batch", "-"], text=steps)
+
+
+def _card(host: str) -> str:
+    """The hardware address of the host's eth0."""
+    return "02:00:" + ":".join(f"{int(part):02x}" for part in address(host).split("."))
 
 
 def cut(host: str) -> None:
@@ -56,8 +61,15 @@ def cut(host: str) -> None:
 
 
 def heal(host: str) -> None:
-    """Plug it in again."""
+    """Plug it in again; returns when the host and the others can find each other.
+
+    A host that looked for another one during the cut would say "No route to host" for a second longer.
+    """
     call(["ip", "-n", SWITCH, "link", "set", f"v-{host}", "up"])
+    others = [name.removeprefix("orch-") for name in networks() if name not in {SWITCH, network(host)}]
+    for one, other in (pair for each in others for pair in ((each, host), (host, each))):
+        known = ["neigh", "change", address(other), "lladdr", _card(other), "nud", "stale", "dev", "eth0"]
+        succeeds(["ip", "-n", network(one), *known])  # fails if it did not look for the other
 
 
 def remove_cable(host: str) -> None:

@@ -16,7 +16,9 @@ from ruamel.yaml import YAML
 
 from orchestrator import errors
 from orchestrator.cli import orch
+from orchestrator.cli.group import ROOMS
 from orchestrator.cli.output_schemas import OUTPUTS
+from orchestrator.cli.render.runs import SPARE
 from orchestrator.cli.request import TakesArguments
 from orchestrator.mcp.answers import ACTING, READING
 from orchestrator.protocol.events import KINDS
@@ -25,6 +27,7 @@ from orchestrator.runs.state import Outcome, RunState, RunStatus, Verdict
 from orchestrator.specs.border import valid
 from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Job, Training
+from orchestrator.specs.kinds import OWN
 from orchestrator.specs.plan import Place, plan, ranks_of
 from orchestrator.specs.profile import LocalProfile
 from orchestrator.specs.spec import names_of
@@ -216,9 +219,19 @@ def test_the_json_fields_are_those_that_are_printed() -> None:
     state = RunState("", "", "", 0.0, RunStatus.PENDING).to_json()
     of_a_run = {"progress", "last_line", "result", "folder", "record", "notifications", "findings", "trackers"}
     of_a_run |= {"labels"}
-    assert set(first_column(text)) == {*state, *of_a_run}
+    named = first_column(text)
+    assert set(named) == {*state, *of_a_run}
+    assert set(named[: len(state)]) == set(state), "the fields of a state come first"
+    assert f"from `{named[0]}` to `{named[len(state) - 1]}`" in text
     verdict = text[text.index("a **verdict**") :]
     assert set(Verdict(Outcome.FAILED).to_json()) <= set(re.findall(r"`(\w+)`", verdict))
+
+
+def test_the_columns_that_a_narrow_table_of_runs_omits() -> None:
+    text = section((ROOT / "docs" / "cli.md").read_text(), "status")
+    found = re.search(r"In a narrow terminal, the table has no columns ([A-Z, and\n]+)\.", text)
+    assert found is not None
+    assert set(re.findall(r"[A-Z]{2,}", found[1])) == set(SPARE)
 
 
 def test_the_variables_of_a_rank() -> None:
@@ -394,6 +407,29 @@ def test_the_house_is_the_tree() -> None:
     at_the_root = {path.name for path in package.glob("*.py")} - {"__init__.py"}
     assert len(named) == len(set(named))
     assert set(named) == rooms | at_the_root
+
+
+def test_the_house_names_the_commands_of_each_group() -> None:
+    house = section((ROOT / "docs" / "design.md").read_text(), "The house")
+    named = dict(re.findall(r"^cli/commands/(\w+)/ +(\S.*)$", house, re.MULTILINE))
+    assert named == {room: ", ".join(names) for room, (_, names) in ROOMS.items()}
+
+
+def test_the_files_and_tests_that_a_recipe_names_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Recipes\n")[2]
+    named = set(re.findall(r"`([a-z_/]+/[a-z_0-9]+\.(?:py|js|md|yml))(?:::(\w+))?`", text))
+    found = {name: path for name, _ in named for path in (ROOT / name, ROOT / "orchestrator" / name) if path.is_file()}
+    assert {name for name, _ in named} - set(found) == set()
+    assert {test for name, test in named if test and f"\ndef {test}(" not in found[name].read_text()} == set()
+    assert len(named) > 50
+
+
+def test_each_kind_of_profile_is_in_the_tables_of_kinds() -> None:
+    values = re.search(r"^\| `kind` \| (.*?) \|", (ROOT / "docs" / "profile.md").read_text(), re.MULTILINE)
+    assert values is not None
+    assert re.findall(r"`(\w+)`", values[1]) == list(OWN)
+    backends = (ROOT / "docs" / "backends" / "index.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", backends, re.MULTILINE) == ["kind", *OWN]  # the first is the heading
 
 
 def test_the_layers_are_those_that_are_enforced() -> None:

@@ -72,7 +72,8 @@ def test_the_rows_of_the_failures_page_are_promises_and_say_where_they_were_trie
         (what, ", ".join(kind for kind, path in BACKENDS.items() if any(test.startswith(path) for _, test in tests)))
         for what, tests in promises("Failures").items()
     ]
-    assert rows == expected
+    assert [what for what, _ in rows] == [what for what, _ in expected], "both tables have the same rows in one order"
+    assert rows == expected, "the last column names the folders of the row's tests in CONTRIBUTING.md"
 
 
 def test_each_section_of_the_security_page_has_promises_in_its_order() -> None:

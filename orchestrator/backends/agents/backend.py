@@ -30,15 +30,16 @@ class Agents(Backend):
     @property
     @abstractmethod
     def machines(self) -> Machines:
-        """Return an object whose `session` returns the machine at an address."""
+        """Return an object whose method `session` returns the machine at an address."""
 
     @abstractmethod
     def _on_machines(
         self, run: RunDir, work: Callable[[int | None, Machine, str], T], without: Collection[int] = ()
     ) -> tuple[dict[int, T], dict[int, BackendError]]:
-        """Call `work` for each machine of the run, with its node number and the run's folder on that machine.
+        """Call `work(node, machine, folder)` for each machine of the run. `folder` is the run's folder on that machine.
 
-        The node number is None if one call serves all nodes. Return two dicts by node: the results, and the errors.
+        `node` is None if one call serves all nodes of the run. Return the results and the errors, each as a dict from
+        node number.
         """
 
     # -- starting
@@ -60,12 +61,12 @@ class Agents(Backend):
         self._leave_queue(run)
 
     def _remove_sent(self, run: RunDir) -> None:
-        """If no handle.json was written, remove the files that a refused start has sent to the machines. This default
-        does nothing.
+        """After a failed start that has not written handle.json, remove the files that were sent to the machines. The
+        default does nothing.
         """
 
     def turn(self, run: RunDir) -> Turn | None:
-        """Return the run's turn in the queue for GPUs or slots on its machines; None if the run is not queued."""
+        """Return the run's entry in the queue for GPUs or slots on its machines; None if the run is not queued."""
         if queue_place(run) is None:
             return None
         from orchestrator.backends.places.waiting import Waiting
@@ -92,8 +93,8 @@ class Agents(Backend):
         self._on_machines(run, one)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """Kill all remaining processes of the run on every node, and take the run out of its queue. Return the result
-        for each node, which also tells whether the node was unreachable.
+        """Kill all remaining processes of the run on every node, and take the run out of its queue. Return a result for
+        each node, which also says whether the node was unreachable.
         """
         self._leave_queue(run)
         return self._end_processes(run)

@@ -107,7 +107,7 @@ def _check_machine(
     """Make the checks that need only the machine's answer to the request `hello`. The returned node's `hello` is empty
     if the machine refused the request.
 
-    asked: the number of ranks for each node on the machine; None if the machine's GPUs or cores decide it.
+    asked: the number of ranks for each node on the machine; None if the machine's number of GPUs or cores decides.
     """
     before = time.time()
     node = Node(os.uname().nodename if host.is_here else host.name)
@@ -188,7 +188,7 @@ def _compare_machines(
 
 
 def _check_ways(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]) -> None:
-    """Try the connections that a start needs: from every node to node 0, and from every node to the next."""
+    """Try the connections that a start needs: from every node to node 0, and from every node to the next node."""
     there = {number: host for number, host in hosts.items() if nodes[number].hello}
     tried = try_ways(pool, settings, there)
     for number, problem in tried.failed.items():

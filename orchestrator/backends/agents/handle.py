@@ -1,4 +1,6 @@
-"""The handle of a run's agents (handle.json): their machines, their pids, and the number of the start."""
+"""The record of a run's agents, which is called the handle (handle.json): the agents' machines, their pids, and the
+number of the start.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ class Handle(Value):
     here: str = field(default_factory=lambda: os.uname().nodename)  # the name of the machine that wrote the handle
 
     def write(self, run: RunDir) -> None:
-        """Write the handle into the run's folder."""
+        """Write this record into the run's folder, as handle.json."""
         agents = {str(node): {"pid": pid, "started": started} for node, (pid, started) in self.agents.items()}
         hosts, former = ([host.to_json() for host in each] for each in (self.hosts, self.former))
         values = {"state": self.state, "start": self.start, "host": self.here, "hosts": hosts, "agents": agents}
@@ -44,7 +46,9 @@ class Handle(Value):
 
     @staticmethod
     def of_start(before: Handle | None, start: int, hosts: tuple[Host, ...], plan_nodes: tuple[int, ...]) -> Handle:
-        """Return the handle for a new start. `before` is the handle of the previous start."""
+        """Return the record of the machines for a new start. `before` is the record of the previous start; None if
+        there is no previous start.
+        """
         known = (*before.former, *before.hosts) if before is not None else ()
         now = set(hosts)
         former = tuple(dict.fromkeys(host for host in known if host not in now))
@@ -67,17 +71,18 @@ class Handle(Value):
 
     @property
     def other_machine(self) -> str:
-        """Return the name of the machine that started a local run, if that was not this machine (both may share a state
-        folder); otherwise "".
+        """If another machine has started this local run, return that machine's name; otherwise return "". Several
+        machines may share a state folder.
         """
         is_local = any(host.is_here for host in self.hosts)
         return self.here if is_local and self.here not in ("", os.uname().nodename) else ""
 
 
 def read_handle(run: RunDir) -> Handle | None:
-    """Return the run's handle; None if no handle was written.
+    """Return the handle (the record of the run's machines and agents); None if no handle was written.
 
-    If handle.json is damaged, return a handle with the profile's hosts and no agents; None if the profile is lost too.
+    If handle.json is damaged, return a handle with the profile's hosts and no agents, or None if the profile is lost
+    too.
     """
     try:
         return run.made_of("handle.json", _handle_of)
@@ -92,7 +97,7 @@ def read_handle(run: RunDir) -> Handle | None:
 
 
 def first_handle(settings: AgentsSettings) -> Handle:
-    """Return the handle of a first start on the profile's hosts, without agents."""
+    """Return the handle (the record of machines and agents) of a first start on the profile's hosts, without agents."""
     return Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, tuple(range(len(settings.hosts))), here="")
 
 
@@ -115,10 +120,10 @@ def _handle_of(run: RunDir) -> Handle | None:
 
 
 def agents_here(run: RunDir, handle: Handle | None) -> dict[int, Process]:
-    """Return the agents of a local run: those that the handle names, and those that recorded themselves in the run's
+    """Return the agents of a local run: those that handle.json names, and those that recorded themselves in the run's
     folder.
 
-    A submit that was killed may have started agents that are missing from its handle.
+    If `orch submit` was killed, it may have started agents that are missing from handle.json.
     """
     agents = {node: Process(*each) for node, each in handle.agents.items()} if handle is not None else {}
     for node in sorted(int(name) for name in names_in(f"{run.path}/nodes") if name.isdecimal()):

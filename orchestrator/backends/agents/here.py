@@ -37,7 +37,7 @@ class AgentsHere(Agents):
 
     @property
     def machines(self) -> Machines:
-        """Return an object whose `session` returns this machine."""
+        """Return an object whose method `session` always returns this machine."""
         from orchestrator.transport.machine import OnlyHere
 
         return OnlyHere()

@@ -39,8 +39,8 @@ def holdings(settings: AgentsSettings, pool: Machines) -> list[dict[str, Any]]:
 
 
 def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, dry_run: bool) -> list[Finding]:
-    """List the remains of ended runs on every machine. Remove the remains of a run if `judge` decides that they can go.
-    Also list the unreachable machines.
+    """List the remains of ended runs on every machine, and the unreachable machines. Unless `dry_run` is True, remove a
+    run's remains if `judge` permits it.
     """
     machines, workdir = settings.machines, settings.workdir
 

@@ -27,8 +27,8 @@ class Seen:
     why: str = ""
 
     def after(self, before: Seen | None) -> Seen:
-        """Return this observation. If the machine was already unreachable in the earlier observation, keep the time at
-        which that began.
+        """Return this observation. If the machine was already unreachable in the earlier observation `before`, take
+        over from it the time since which the machine is unreachable.
         """
         if before is None or (before.start, before.machine) != (self.start, self.machine):
             return self
@@ -37,7 +37,9 @@ class Seen:
         return replace(self, unreachable_since=before.unreachable_since or self.unreachable_since)
 
     def is_of(self, handle: Handle, node: int) -> bool:
-        """Return True if the observation is about the agent that the handle names for the node."""
+        """Return True if the observation is about the node's agent that `handle.json` names, and not about an
+        earlier agent.
+        """
         return self.start == handle.start and handle.hosts[node : node + 1] == (self.machine,)
 
     def write(self, run: RunDir, node: int) -> None:
@@ -48,7 +50,9 @@ class Seen:
 
 
 def last_seen(run: RunDir, node: int) -> Seen | None:
-    """Return the last observation of a node, on any machine; None if there is none, or if the file is damaged."""
+    """Return the last observation of a node's agent, whichever machine the node had then; None if there is no
+    observation, or if its file is damaged.
+    """
     try:
         data = run.read(_name(node))
         if data is None:
@@ -60,7 +64,9 @@ def last_seen(run: RunDir, node: int) -> Seen | None:
 
 
 def seen_now(run: RunDir, handle: Handle) -> dict[int, Seen]:
-    """Return the observations of the agents that the handle names. Agents without an observation are left out."""
+    """Return the last observation of each agent of the start that `handle` describes. Agents without an observation are
+    left out.
+    """
     found = {node: last_seen(run, node) for node in range(len(handle.hosts))}
     return {node: seen for node, seen in found.items() if seen is not None and seen.is_of(handle, node)}
 
@@ -81,7 +87,7 @@ def unreachable_nodes(run: RunDir) -> dict[int, Unreachable]:
 
 
 def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
-    """Return whether each node's agent lived at the last observation; None if that is unknown.
+    """Return, for each node, whether its agent lived at the last observation; None if that is unknown.
 
     The agent of an unreachable node counts as ended if the other nodes have ended or continued without it, or if the
     grace period of a cancel is over.
@@ -107,7 +113,9 @@ def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
 
 
 def _marked_attempt(run: RunDir) -> object:
-    """Return the attempt that rank 0's marker file names; None if the marker is missing or can't be read."""
+    """Return the number of the attempt that rank 0 has recorded in the file rank0.done; None if the file is missing or
+    can't be read.
+    """
     try:
         marker = run.read("rank0.done")
     except StoreError:

@@ -75,7 +75,7 @@ class AgentsOverSsh(Agents):
             self._start(with_given_checkpoint(tasks), run, AgentsSettings.of(plan.profile))
 
     def _remove_sent(self, run: RunDir) -> None:
-        """If no handle.json was written, remove the files that a refused start has sent to the machines."""
+        """After a failed start that has not written handle.json, remove the files that were sent to the machines."""
         if read_handle(run) is not None:
             return
         from orchestrator.backends.hosts import on_all
@@ -89,8 +89,8 @@ class AgentsOverSsh(Agents):
         on_all(one, dict(enumerate(settings.hosts)))  # on an unreachable host, `orch gc` removes them
 
     def _remove_what_a_killed_start_has_sent(self, run: RunDir) -> None:
-        """Remove the files of a start whose process was killed. A start whose process is alive removes its files
-        itself.
+        """If the process of the first start was killed, remove the files that it has sent to the machines. If the
+        process is alive, it removes these files itself when the start fails.
         """
         if (run.path / SENDING).exists():
             from orchestrator.protocol.files import locked_if_free
@@ -108,8 +108,8 @@ class AgentsOverSsh(Agents):
         self.watcher(run).relaunch(again)
 
     def reserves(self, run: RunDir) -> Reserves | None:
-        """Return the machines that the next start may use: the present hosts, the free machines and those of earlier
-        starts. No machine is contacted.
+        """Return the machines that the next start may use: the present hosts, the free machines and the machines of
+        earlier starts. No machine is contacted.
         """
         from orchestrator.runs.restarts.recovery import Reserves
 
@@ -146,7 +146,7 @@ class AgentsOverSsh(Agents):
             return self._watchers[run.run_id]
 
     def wait(self, run: RunDir, timeout: float) -> None:
-        """Copy files until one of them has changed, or until the time is over."""
+        """Wait until a file that the watcher's threads copy has changed, for `timeout` seconds at most."""
         if read_handle(run) is None:  # the submit may still be pulling an image
             time.sleep(timeout)  # no event reports that another process has written the handle
         else:
@@ -186,8 +186,8 @@ class AgentsOverSsh(Agents):
     # -- ending
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """Kill the run's remaining processes on every node, and remove files of a killed start. Return the result for
-        each node, which also tells whether the node was unreachable.
+        """Kill the run's remaining processes on every node, and remove files of a killed start. Return a result for
+        each node, which also says whether the node was unreachable.
         """
         self._remove_what_a_killed_start_has_sent(run)
         return super().clean_up(run)
@@ -227,7 +227,9 @@ class AgentsOverSsh(Agents):
         finish(run, sources(run, self.pool), lost, former_sources(run, self.pool))
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy the outputs that are only on the nodes. If the run has ended, remove its folders on the nodes."""
+        """Copy to this machine all outputs that exist only on the nodes. If the run has ended, remove its folders on
+        the nodes.
+        """
         from orchestrator.backends.agents.watcher import former_sources, sources
         from orchestrator.backends.mirror.watching import bring_outputs
 
@@ -244,7 +246,9 @@ class AgentsOverSsh(Agents):
         return holdings(AgentsSettings.of(profile.to_json()), self.pool)
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """List and remove the leftovers of ended runs on the machines, spares included."""
+        """List the remains of ended runs on the machines, spares included. Unless `dry_run` is True, remove a run's
+        remains if `judge` permits it.
+        """
         from orchestrator.backends.agents.holdings import collect_garbage
 
         return collect_garbage(AgentsSettings.of(profile.to_json()), self.pool, judge, dry_run=dry_run)

@@ -36,8 +36,8 @@ Said = TypeVar("Said", GoingOnWithout, Replaced, WaitingForHosts)
 def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
     """Start the agents again on enough machines. Return False while the run waits for machines, and after a cancel.
 
-    A machine that refuses for any reason counts as lost, and the machines are chosen again without it. Raises
-    BackendError, which is not transient, if the scheduler's job that had the machines has ended.
+    A machine that refuses for any reason counts as lost, and the machines are chosen again without it. If the machines
+    belonged to a scheduler's job that has ended, raises a BackendError that is not transient.
     """
     settings = AgentsSettings.of(run.record().profile)
     if (job := settings.hosts[0].address.job) and is_over(job):
@@ -77,9 +77,9 @@ def machines(
     """Return the machine of each of the plan's nodes for the next start; None while the run waits for a machine.
 
     A machine is lost if it is out of reach, if the others can't reach it, if `check` raises BackendError for it, or if
-    it has `refused` this start. A free machine replaces each lost machine and each machine whose GPU failed. If no
-    machine is free, the start has fewer nodes if the profile's `min_nodes` allows that, and uses the machine whose GPU
-    failed. A machine that an earlier start left out takes part again once it is reachable.
+    it is in `refused`, because it refused this start. A free machine replaces each lost machine and each machine whose
+    GPU failed. If no machine is free, the machine whose GPU failed is used again, and lost machines are left out if the
+    profile's `min_nodes` allows that. A machine that an earlier start left out takes part again once it is reachable.
     """
     handle = read_handle(run)
     assert handle is not None
@@ -142,23 +142,23 @@ def in_order(plan_nodes: Collection[int], newest: Mapping[int, Progress], here: 
 def _newest_of_each(
     run: RunDir, pool: Machines, settings: AgentsSettings, by_plan_node: Mapping[int, Host]
 ) -> dict[int, Progress]:
-    """Return the progress (such as the step) of the run's newest checkpoint on each machine, by the plan's node
-    numbers.
+    """Return the progress of the run's newest checkpoint on each machine, such as its step, as a dict keyed by node
+    number.
     """
     found, _ = on_all(lambda _, host: newest_there(pool.session(host.address, settings.workdir), run), by_plan_node)
     return found
 
 
 def _said(run: RunDir, kind: type[Said], again: Relaunch) -> list[Said]:
-    """Return the events of this kind that are already recorded for this start, so that another try records no event
-    twice.
+    """Return the events of class `kind` that are already recorded for this start. If the start is tried again, these
+    events are not recorded again.
     """
     return [each for each in of(run.events(), kind) if each.start == again.start]
 
 
 def _wait_for(run: RunDir, again: Relaunch, lost: Mapping[str, str], limit: float) -> None:
-    """Record the machines for which the run waits and the reasons, if they are new. End the run once the profile's
-    `node_wait` is over.
+    """Record which machines the run waits for and why, unless that is already recorded. Once the run has waited for the
+    profile's `node_wait`, end it.
     """
     said, hosts = _said(run, WaitingForHosts, again), tuple(sorted(lost))
     why = tuple(lost[host] for host in hosts)
@@ -171,7 +171,7 @@ def _wait_for(run: RunDir, again: Relaunch, lost: Mapping[str, str], limit: floa
 
 
 def _alike(said: Sequence[str], why: Sequence[str]) -> bool:
-    """Return True if these reasons differ only in numbers, such as the free disk space."""
+    """Return True if the two lists of reasons are equal apart from numbers, such as the free disk space."""
     return [re.sub(r"\d+", "", each) for each in said] == [re.sub(r"\d+", "", each) for each in why]
 
 

@@ -49,7 +49,7 @@ class Start:
     def begin(self, tasks: Tasks, plan_nodes: tuple[int, ...]) -> None:
         """Prepare every machine and start all agents.
 
-        plan_nodes: the number of each host in the plan. No agent is started if a host can't take part. If an agent
+        plan_nodes: the plan's node number for each host. No agent is started if a host can't take part. If an agent
         can't be started, the other agents of this start are ended, unless this is the run's first start. Raises
         MachinesError, which names each host that can't take part.
         """
@@ -79,7 +79,9 @@ class Start:
                 raise all_of(failed)
 
     def _prepare_here(self) -> Hellos:
-        """Write the agents' program (node.pyz) into the run's folder, which already has all their other files."""
+        """Write the agents' program (node.pyz) into the run's folder, which already has all other files that the agents
+        need. Return a description of this machine's GPUs.
+        """
         from orchestrator.node.system.gpus.devices import machine_devices
         from orchestrator.transport.node_archive import kept_archive
 
@@ -118,8 +120,8 @@ class Start:
         """Hold the places (GPUs or slots) of all nodes. Yield the tasks, in which each node's GPUs are set, and the
         places of each node.
 
-        Raises PlacesTakenError if the run was put into the queue. began: an earlier start was interrupted, so its
-        agents may already hold their places.
+        Raises PlacesTakenError if the run was put into the queue. began: True if an earlier start was interrupted. The
+        agents of that start may already hold their places.
         """
         nodes_of: dict[int, Sequence[int]] = {
             node: [node] if len(hellos) > 1 else sorted(self.hosts) for node in hellos
@@ -161,10 +163,11 @@ class Start:
 
 
 def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, Any]]) -> dict[int, BackendError]:
-    """Return an error for each machine that the profile lists twice, by the node number of its second entry.
+    """Return an error for each machine that the profile lists twice, as a dict from the node number of the machine's
+    second entry.
 
-    Two entries are the same machine if its name and all its addresses are equal. The machine's id proves nothing,
-    because copied disk images and containers share it.
+    Two entries are the same machine if its name and all its addresses are equal. The machine id is not compared,
+    because copied disk images and containers have the same id.
     """
     known: dict[tuple[str, frozenset[str]], int] = {}
     errors = {}

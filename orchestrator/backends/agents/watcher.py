@@ -101,7 +101,7 @@ class NodeFollower(Follower):
         self._record(Seen(self.handle.start, self.machine, alive, time.time(), error.message))
 
     def has_moved(self) -> bool:
-        """Return True if the agents were started again, because the node may have another machine in the new start."""
+        """Return True if the agents were started again. The node may then have another machine."""
         return read_handle(self.run) != self.handle
 
     def _record(self, seen: Seen) -> bool:
@@ -114,7 +114,7 @@ class NodeFollower(Follower):
 
 
 def sources(run: RunDir, pool: Machines) -> list[Source]:
-    """Return the machine of each node in this start; an empty list before the first start."""
+    """Return the machine of each node in the current start; an empty list before the first start."""
     handle, workdir = read_handle(run), workdir_of(run.record().profile)
     return [
         Source(host.name, (node,), functools.partial(pool.session, host.address, workdir))
@@ -141,8 +141,8 @@ def current_sources(run: RunDir, pool: Machines) -> list[Source]:
 def former_sources(run: RunDir, pool: Machines) -> list[Source]:
     """Return the machines of earlier starts that take no part in the current start.
 
-    Their outputs get node numbers after those of the plan. If all machines share one folder, return an empty list,
-    because no machine has outputs of its own.
+    The outputs of these machines get node numbers that follow the plan's node numbers. If all machines share one
+    folder, return an empty list, because no machine has outputs of its own.
     """
     handle, settings = read_handle(run), AgentsSettings.of(run.record().profile)
     if handle is None or settings.shared:

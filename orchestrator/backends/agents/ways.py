@@ -28,8 +28,8 @@ def cut_off(
 ) -> dict[int, BackendError]:
     """Return the machines to leave out so that all others reach each other, with the reason for each.
 
-    If a connection fails, the `witnesses` (free spares) try to reach both of its ends, which shows the end that is cut
-    off.
+    If a connection fails, the `witnesses` (free spares) try to reach the machines at both of its ends. This shows which
+    of the two machines is cut off.
     """
     broken, all_hosts = _broken(pool, settings, hosts), hosts
     if broken and (others := dict(enumerate(witnesses, max(hosts) + 1))):
@@ -48,11 +48,11 @@ def _broken(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host])
 
 
 def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Return the smallest set of machines that explains all failed connections, each with one of its failed
-    connections.
+    """Return a small set of machines that explains all failed connections, as a dict from each machine to one of its
+    failed connections.
 
-    The machine with the most failed connections comes first. If several machines have equally many, the one with the
-    highest number is blamed, because the lowest may be node 0.
+    The machine with the most failed connections is blamed first. If several machines have equally many, the one with
+    the highest number is blamed, because the lowest may be node 0.
     """
     left, found = sorted(broken), dict[int, tuple[int, int]]()
     while left:

@@ -47,7 +47,8 @@ OTHER_PYTHON: Final = "set `python` in the profile to an interpreter that login 
 
 
 class Batch(Backend):
-    """Runs as jobs of one scheduler, submitted on this machine (is_remote: False) or on a login node (is_remote: True).
+    """The backend for runs that are jobs of one scheduler. They are submitted on this machine (is_remote: False) or on
+    a login node (is_remote: True).
 
     After a requeue the scheduler itself starts the job again, even if no process of orch is alive on this machine.
     """
@@ -131,7 +132,7 @@ class Batch(Backend):
         return Place(folder, f"{folder}/code", f"{top}/inputs", python, python)
 
     def script(self, launch: LaunchPlan) -> str:
-        """Return the batch script that a submit passes to the scheduler. `~` is not expanded yet."""
+        """Return the batch script that orch would pass to the scheduler for this plan. `~` is not expanded yet."""
         return self.scheduler.script(launch)
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
@@ -146,8 +147,8 @@ class Batch(Backend):
     ) -> None:  # fmt: skip
         """Queue the runs as one array. Their shared files are written once, and each run has a folder of its own.
 
-        The handle of a run names only the array, because the run's id determines its task. So no file has to be written
-        for each run after the scheduler's answer.
+        The handle.json of a run names only the array, because the run's id ends with the number of its task in the
+        array. So no file has to be written for each run after the scheduler's answer.
         """
         self._submit(plans, tasks, runs, folder, parallel)
 
@@ -188,7 +189,9 @@ class Batch(Backend):
                 )
 
     def _ready(self, plan: LaunchPlan) -> tuple[Site, str]:
-        """Return the site and the user's home folder on it. Raises BackendError if no job can be submitted on it."""
+        """Return the site (the machine with the scheduler's programs) and the user's home folder on that machine.
+        Raises BackendError if no job can be submitted on it.
+        """
         site = self.site(plan.profile)
         home = str(site.hello()["home"]) if self.is_remote else os.path.expanduser("~")
         site.need(*self.scheduler.programs)
@@ -226,8 +229,8 @@ class Batch(Backend):
     def scheduler_status(self, run: RunDir, ident: job.Ident | None = None) -> SchedulerStatus:
         """Return the scheduler's report on the run's job. If the scheduler can't be queried, the report says so.
 
-        With a login node, return the report that the supervisor has recorded. Query the scheduler only if a submit was
-        interrupted before a report was recorded.
+        With a login node, return the report that the supervisor has recorded. Query the scheduler only if the
+        submission has begun and no report is recorded yet.
         """
         if self.is_remote:
             if (seen := job.recorded_status(run, self.scheduler)) is not None:
@@ -240,7 +243,7 @@ class Batch(Backend):
         """Wait `timeout` seconds, or several times as long while the job waits in the queue.
 
         With a login node, also copy new files, and return when one has changed. The copying threads start only once the
-        job has begun, because thousands of a sweep's runs may wait in the queue.
+        job has begun, because thousands of runs of a sweep may be in the queue.
         """
         site = self.site_of(run)
         if not self.is_remote:
@@ -301,8 +304,8 @@ class Batch(Backend):
         return over_ssh(parse_address(site.where), step, terminal=terminal)
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: ReplayOrder) -> list[str]:
-        """Put the files for a replay of one rank into the run's folder; on a login node, into a new folder next to it,
-        because the run's folder may be removed there.
+        """Put the files for a replay of one rank into the run's folder. With a login node, put them into a new folder
+        next to the run's folder, because the run's folder may be removed.
         """
         if not self.is_remote:
             from orchestrator.backends.replay_stage import stage_replay as stage
@@ -332,18 +335,20 @@ class Batch(Backend):
                 job.record_status(run, self.scheduler, status)
 
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
-        """Remove those jobs that have not begun from the queue, with one command for each array or job."""
+        """If a run's job has not begun, remove it from the queue. One command removes all such jobs of an array."""
         with self._unless_away():
             job.cancel_waiting(self.site_of(runs[0]), runs)
 
     def _unless_away(self) -> AbstractContextManager[None]:
-        """Within the block, ignore that a login node is unreachable, because the supervisor repeats the work for
-        each run.
+        """If the jobs are submitted on a login node, suppress a BackendError within the block, because the supervisor
+        repeats the work for each run. Otherwise, suppress nothing.
         """
         return contextlib.suppress(BackendError) if self.is_remote else contextlib.nullcontext()
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """End the job and prove its end. If the login node is unreachable, report every node as unreachable."""
+        """End the job, and return for each node whether processes remain. If the login node is unreachable, report
+        every node as unreachable.
+        """
         if not _was_begun(run):
             return []
         site = self.site_of(run)
@@ -373,8 +378,8 @@ class Batch(Backend):
             finish(run, [source_of(run, site)])
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy the outputs that are only on the login node. If the run has ended, remove its folder from the login
-        node.
+        """Copy to this machine all outputs that exist only on the login node. If the run has ended, remove its folder
+        from the login node.
         """
         if self.is_remote and _was_begun(run):
             from orchestrator.backends.batch.watcher import source_of
@@ -393,8 +398,8 @@ class Batch(Backend):
         return self.scheduler.filled(launch, os.environ)[0] if by_shell and not self.is_remote else launch
 
     def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Check whether the scheduler would accept the plan, without a submit. Raises BackendError if the scheduler
-        can't be queried.
+        """Check whether the scheduler would accept the plan, without submitting it. Raises BackendError if the
+        scheduler can't be queried.
         """
         site = self.site(launch.profile)
         site.need(self.scheduler.programs[0])
@@ -417,8 +422,8 @@ class Batch(Backend):
         return self.scheduler.unsaid(run.record(), job.given_by_shell(run, self.site_of(run)))
 
     def excess(self, run: RunDir) -> str:
-        """Return, in numbers, what the run requests beyond its queue's limits; "" if it requests no more, or if the
-        scheduler can't be queried.
+        """Return, in numbers, what the run requests beyond its queue's limits; "" if the request is within the limits,
+        or if the scheduler can't be queried.
         """
         site = self.site_of(run)
         try:
@@ -429,7 +434,9 @@ class Batch(Backend):
     # -- a profile
 
     def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:
-        """Check whether a submit could work. With `on_node`, also submit a short job that checks a node."""
+        """Check whether a run with the profile could be submitted. With `on_node`, also submit a short job that checks
+        a node.
+        """
         from orchestrator.backends.batch.scheduler import Trial
         from orchestrator.specs.job import Job
         from orchestrator.specs.plan import plan
@@ -490,5 +497,5 @@ def orchs_folder(task: NodeTask) -> str:
 
 
 def _was_begun(run: RunDir) -> bool:
-    """Return True if a submit has begun, so that files of the run may be on the login node."""
+    """Return True if the submission of the run has begun. Files of the run may then be on the login node."""
     return (run.path / "handle.json").exists()

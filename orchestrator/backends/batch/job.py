@@ -46,7 +46,7 @@ class Ident(NamedTuple):
 
 
 def ident_of(run: RunDir, site: Site) -> Ident:
-    """Return the identity of the run's job: from the handle, or else from the files that the job has written.
+    """Return the identity of the run's job: from handle.json, or else from the files that the job has written.
 
     The number of an array is read once and serves all of its runs.
     """
@@ -72,7 +72,9 @@ def _end_of_agents(run: RunDir) -> float:
 
 
 def job_of(site: Site, run: RunDir, *, fresh: bool = False, ident: Ident | None = None) -> tuple[str, Job | None]:
-    """Return the phase of the run's job (one of those in SchedulerStatus), and the job; None for an unknown job."""
+    """Return the phase of the run's job (one of the phases in SchedulerStatus) and the job. The job is None if it is
+    unknown.
+    """
     snapshot = site.queue(fresh=fresh)
     if snapshot.jobs is None:
         return "unknown", None
@@ -95,10 +97,11 @@ def job_of(site: Site, run: RunDir, *, fresh: bool = False, ident: Ident | None 
 
 
 def _cancelled_since(run: RunDir, folder: RunDir) -> float | None:
-    """Return the time after which a queue snapshot proves whether a cancelled run has a job; None if orch did not
-    cancel the run.
+    """Return the earliest time at which a snapshot of the queue shows reliably whether a cancelled run has a job.
+    Return None if orch did not cancel the run.
 
-    A cancel may be recorded before the submit has ended, so a snapshot from before the submit proves nothing.
+    A cancel may be recorded while the job is still being submitted. A snapshot from before the end of the submission
+    may lack the job.
     """
     try:
         return max(os.stat(path).st_mtime for path in (f"{run.path}/cancel.json", f"{folder.path}/handle.json")) + TICK
@@ -185,7 +188,7 @@ def wait_in_queue(site: Site, run: RunDir, timeout: float) -> None:
 
 
 def release_requeued(site: Site, run: RunDir) -> None:
-    """Make a requeued job start soon."""
+    """Ask the scheduler to start a requeued job earlier than its delayed start time."""
     phase, job = job_of(site, run)
     if phase == "waiting" and job is not None and job.is_deferred and _has_run(run, site.scheduler):
         site.hasten(job)
@@ -211,14 +214,14 @@ def cancel(site: Site, run: RunDir) -> None:
 
 
 def cancel_waiting(site: Site, runs: Sequence[RunDir]) -> None:
-    """Remove those jobs that have not begun from the queue, with one command for each array or job."""
+    """If a run's job has not begun, remove it from the queue. One command removes all such jobs of an array."""
     for number in {array_of(number) for run in runs if (number := ident_of(run, site).job_id) is not None}:
         site.cancel(site.scheduler.cancel_waiting(number), number)
     site.queue(fresh=True)  # as in `cancel`
 
 
 def end(site: Site, run: RunDir) -> list[NodeProof]:
-    """End the job. Prove its end by the reports of the scheduler and of the nodes' agents.
+    """End the job. Return for each node whether processes remain, as the scheduler and the node's agent report.
 
     If all agents of the job have ended, the job is not cancelled, because the scheduler would report a success as
     cancelled.
@@ -264,8 +267,8 @@ def wait_for_end(site: Site, run: RunDir) -> tuple[str, Job | None]:
 
 
 def submitted_as(job_id: str, by_shell: ByShell) -> Record:
-    """Return the handle of a queued job: its number, and the options that environment variables of the shell have
-    set.
+    """Return the content of handle.json for a queued job: its number, and the options that environment variables of the
+    shell have set.
     """
     return {"state": HandleStatus.SUBMITTED, "job": job_id, **({"by_shell": by_shell} if by_shell else {})}
 
@@ -319,8 +322,8 @@ def _has_run(run: RunDir, kind: Scheduler) -> bool:
 
 
 def _last_words(run: RunDir, job_id: str, kind: Scheduler) -> str:
-    """Return the last log line of the last start: from its agents, or else from its batch shell, which may have
-    failed before them.
+    """Return the last log line of the last start: from its agents, or else from its batch shell, which may have failed
+    before the agents started.
     """
     from orchestrator.protocol.reading import read_part
 
@@ -338,17 +341,19 @@ def _last_words(run: RunDir, job_id: str, kind: Scheduler) -> str:
 
 
 def _start_of(log: Path) -> int:
-    """Return START from the name of a log, which is `agent.JOB.START.NODE.log` or `batch.JOB.START.log`."""
+    """Return START, the number of the job's start, from the name of a log: `agent.JOB.START.NODE.log` or
+    `batch.JOB.START.log`.
+    """
     number = log.name.split(".")[2]
     return int(number) if number.isdecimal() else 0
 
 
 def _proof(node: int, own: Sequence[Event], left: str, *, unknown: str) -> NodeProof:
-    """Return the proof for one node, from the last events of its agent. `left` names the job if the job has not ended
-    yet.
+    """Return the result of the clean-up of one node, from the last events of its agent. If the job has not ended yet,
+    `left` names the job.
 
-    unknown: the reason why the scheduler does not answer. The node then counts as unreachable, unless its agent has
-    reported its end.
+    unknown: the reason why the scheduler does not answer; "" if it answers. If it does not answer, the node counts as
+    unreachable, unless its agent has reported its end.
     """
     agent, end = last_of(own, AgentStarted), last_of(own, AgentEnded)
     host, ended, survivors = agent.host if agent is not None else "?", 0, [left] if left else []

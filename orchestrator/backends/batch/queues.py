@@ -9,7 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Partition:
-    """The nodes of one partition or queue. A Slurm partition whose nodes differ in size has several such rows."""
+    """The nodes of one partition or queue. If the nodes of a Slurm partition differ in size, there is a Partition for
+    each size.
+    """
 
     name: str
     is_default: bool

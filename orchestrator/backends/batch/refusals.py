@@ -24,7 +24,9 @@ class Refusals:
     table: Sequence[tuple[str, str, str]]
 
     def error(self, said: str, profile: Mapping[str, Any], *, is_unreachable: bool) -> BackendError:
-        """Return the error for the output of qsub. If the output is unknown, it becomes the message."""
+        """Return the error for the output of qsub. If the output contains no known message, the error has the whole
+        output.
+        """
         lines = [line.strip() for line in said.splitlines() if line.strip() and line.strip() != "Exiting."]
         last = "; ".join(line.removeprefix("Unable to run job: ").removeprefix("qsub: ") for line in lines)
         last = last or "it did not say why"

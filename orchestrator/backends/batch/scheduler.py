@@ -169,20 +169,19 @@ class Scheduler(ABC):
 
     An object has no state, and any thread may use it.
 
-    - **Queries.** `queue`, `details`, `accounting`, `use` and `ping` return a command with its parser. A parser is
-      pure. It leaves out a line of a shape that it does not know, and raises BackendError if nothing can be read. The
-      commands run without the
-      variables that `hide` names, and with those of `plain`, so that their output does not depend on the user's shell.
-    - **Unknown is not ended.** A job is over only if the scheduler says so, or if it answers and does not know the job
-      (`is_unknown`). Everything else is "unknown now", from which nothing is concluded.
-    - **Repeats.** `submit` is called once for a job. If the answer is lost, the job is looked for by its name. So the
-      name of the run must be in the job, where `Job.is_named` finds it. A cancel of a job that has ended is no error
-      (`is_over`).
+    - **Queries.** `queue`, `details`, `accounting`, `use` and `ping` return a command with the parser of its output. A
+      parser has no side effects. It leaves out lines in an unknown form, and raises BackendError if it can parse
+      nothing. The commands run without the environment variables that `hide` names, and with the variables of `plain`,
+      so that their output does not depend on the user's shell.
+    - **Unknown is not ended.** A job counts as ended only if the scheduler reports its end, or if the scheduler answers
+      that it does not know the job (`is_unknown`). Otherwise the state is unknown, and nothing is concluded from it.
+    - **Repeats.** `submit` is called once for a job. If the answer is lost, orch searches for the job by its name, so
+      the run's name must be where `Job.is_named` finds it. It is no error to cancel a job that has ended (`is_over`).
     - **The job.** It starts one task on each node. Each task becomes the agent (`launch.commands`). The job's logs are
-      in `folder` of the run's folder, and their names are `batch.JOB.START.log` and `agent.JOB.START.NODE.log`, in
-      which START counts the starts of the job from 0.
-    - **Requeue.** If an agent has left `again.START` in `folder`, the job asks the scheduler for another start at its
-      end.
+      in the subfolder `folder` of the run's folder, and their names are `batch.JOB.START.log` and
+      `agent.JOB.START.NODE.log`, in which START counts the starts of the job from 0.
+    - **Requeue.** If an agent has written `again.START` into `folder`, the job requests at its end that the scheduler
+      starts it again.
     """
 
     title: ClassVar[str]
@@ -232,10 +231,10 @@ class Scheduler(ABC):
         """
 
     def details(self, job_id: str) -> Query[Job | None] | None:
-        """Return the query that shows one job with details that the queue lacks. The parser returns None if the output
-        has no job.
+        """Return a query that shows one job in more detail than the queue, with the parser of its output. The parser
+        returns None if the output has no job.
 
-        Return None instead of a query if the queue shows all details, and lacks only jobs that have ended.
+        A scheduler whose queue shows all details returns None instead.
         """
         return None
 
@@ -245,7 +244,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def accounting(self, job_id: str) -> Query[Sequence[Job]]:
-        """Return the query that lists the jobs in the accounting that had this number, the newest last."""
+        """Return the query that lists all jobs in the accounting with this number, the newest last."""
 
     @abstractmethod
     def use(self, user: int, job_id: str, name: str) -> Query[JobUse | None]:
@@ -282,7 +281,9 @@ class Scheduler(ABC):
         """Return True if a cancel failed only because the job has ended."""
 
     def refusal(self, said: str, launch: LaunchPlan, site: Site) -> BackendError:
-        """Return the error for the scheduler's message when it refused a job. The error names the field to change."""
+        """Return the error for a job that the scheduler refused with the message `said`. The error names the field to
+        change.
+        """
         return BackendError(f"{self.programs[0]} refused the job: {said.strip()}")
 
     # -- commands
@@ -295,9 +296,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def script(self, launch: LaunchPlan) -> str:
-        """Return the batch script that a submit of this plan passes to the scheduler. The scheduler is not
-        contacted.
-        """
+        """Return the batch script that orch would pass to the scheduler for a plan. The scheduler is not contacted."""
 
     @abstractmethod
     def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
@@ -309,7 +308,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel_waiting(self, job_id: str) -> Sequence[str]:
-        """Return the command that removes those tasks of a job from the queue that have not begun."""
+        """Return the command that removes from the queue those tasks of a job that have not begun."""
 
     def hasten(self, job: Job) -> Sequence[str] | None:
         """Return the command that makes a requeued job start soon; None if no command is needed."""
@@ -326,7 +325,7 @@ class Scheduler(ABC):
     def after(self, launch: LaunchPlan, job_ids: Sequence[str], *, succeeds: bool) -> LaunchPlan | None:
         """Return the plan, changed so that its job waits for these jobs; None if the scheduler can't express that.
 
-        `17[]` means a whole array. If None is returned, the supervisor waits instead.
+        A number such as `17[]` means a whole array. If None is returned, the supervisor waits instead.
         """
 
     # -- what a plan asks for
@@ -336,8 +335,8 @@ class Scheduler(ABC):
         return {}
 
     def filled(self, launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, ByShell]:
-        """Return the plan with options from environment variables of the shell, for fields that the profile leaves
-        empty.
+        """Return the plan, in which environment variables of the shell have set options that the profile leaves empty,
+        and these options.
         """
         return launch, {}
 
@@ -357,7 +356,7 @@ class Scheduler(ABC):
     # -- advice
 
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
-        """Check whether the scheduler would accept the plan, without a submit."""
+        """Check whether the scheduler would accept the plan, without submitting it."""
         raise UsageError(f"orch can't check whether {self.title} would accept a job")
 
     def unsaid(self, record: RunRecord, by_shell: ByShell) -> str:
@@ -365,11 +364,13 @@ class Scheduler(ABC):
         return ""
 
     def excess(self, record: RunRecord, by_shell: ByShell, site: Site) -> str:
-        """Return, in numbers, what a run requests beyond its queue's limits; "" if the limits are unknown."""
+        """Return, in numbers, what a run requests beyond its queue's limits; "" if the request is within the limits, or
+        if they are unknown.
+        """
         return ""
 
     def doctor(self, trial: Trial) -> list[Check]:
-        """Check whether a submit with a profile could work."""
+        """Check whether a run with the trial's profile could be submitted."""
         raise UsageError(f"doctor has no checks for {self.title}")
 
     def holdings(self, site: Site) -> list[dict[str, Any]]:

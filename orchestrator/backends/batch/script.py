@@ -22,8 +22,8 @@ class Words:
     """The parts of a batch script that depend on the scheduler.
 
     number: the shell expression for the job's number. task: the shell expression for the number of an array's task,
-    counted from 0. options: the lines with the options of the submit. again: the lines that request another start of
-    `$job`.
+    counted from 0. options: the lines with the options of qsub. again: the lines that ask the scheduler to start the
+    job `$job` again.
     """
 
     kind: str

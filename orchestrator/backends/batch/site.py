@@ -80,8 +80,8 @@ class Site:
         return self._user
 
     def environment(self) -> Mapping[str, str]:
-        """Return the environment variables of the shell that submits jobs. For a login node, return only those that
-        set options.
+        """Return the environment variables of the shell that submits jobs. For a login node, return only the variables
+        that set options of the scheduler's programs.
         """
         if not self.workdir:
             return os.environ
@@ -132,7 +132,7 @@ class Site:
     # -- the queue
 
     def queue(self, *, fresh: bool = False, since: float = 0.0) -> QueueSnapshot:
-        """Return this user's jobs by number, from a snapshot that is two seconds old at most. `fresh`: query the
+        """Return a snapshot of this user's jobs that is two seconds old at most. If `fresh` is True, query the
         scheduler now.
 
         since: the snapshot must have been taken after this time.
@@ -176,7 +176,7 @@ class Site:
     # -- one job
 
     def find(self, job_id: str | None, name: str, task: str = "") -> Job | None:
-        """Find the run's job in the queue by its number, or by its name if the submit's answer with the number was
+        """Find the run's job in the queue by its number, or by its name if the scheduler's answer with the number was
         lost.
 
         `task` is the run's number in the array of that name; empty if the run belongs to no array.
@@ -195,9 +195,10 @@ class Site:
     ) -> Job | None:
         """Return an ended job with all known details; None if neither the server nor the accounting knows it.
 
-        The scheduler may have given the number to a later job, whose name then differs from the run's name. A job that
-        the server does not know has ended, even if the accounting lists it as running. `left` returns the time at which
-        the run's agents have ended, if it is known. Raises BackendError if the server does not answer.
+        The scheduler may have given the number to a later job, whose name then differs from the run's name. If the
+        server does not know a job, the job has ended, even if the accounting lists it as running. The function `left`
+        returns the time at which the run's agents ended, if it is known. Raises BackendError if the server does not
+        answer.
         """
         if job_id in self.snapshot.ended:
             return self.snapshot.ended[job_id]
@@ -228,8 +229,8 @@ class Site:
     def _wait_for_record(self, job_id: str, left: float) -> None:
         """Raise a transient BackendError as long as the accounting may still get the missing record of an ended job.
 
-        The time is measured from the end of the run's agents, so that all processes change their answer at the same
-        moment.
+        The waiting time is measured from `left`, the end of the run's agents, if that is known, so that all processes
+        stop waiting at the same moment.
         """
         missed = self._missed.setdefault(job_id, time.monotonic())
         waited = max(time.monotonic() - missed, time.time() - left)
@@ -259,8 +260,8 @@ class Site:
         return next((job for job in reversed(listed or ()) if job.is_named(name)), None)
 
     def used(self, job_id: str, name: str) -> JobUse | None:
-        """Return the accounting's report on a job's use of resources; None if the job is missing. Raises BackendError
-        if the accounting can't be queried.
+        """Return the accounting's report on a job's use of resources; None if the accounting lacks the job. Raises
+        BackendError if the accounting can't be queried.
         """
         query = self.scheduler.use(self.user(), job_id, name)
         self.need(query.argv[0])
@@ -272,7 +273,7 @@ class Site:
 
     def _cancelled_by(self, job_id: str, name: str) -> str:
         """Return the id of the user who cancelled a job. Only the accounting records this user, some seconds after the
-        end.
+        job's end.
         """
         end = time.monotonic() + ACCOUNTING_LAG
         while not self.missing(self.scheduler.accounting(job_id).argv[:1]):
@@ -283,7 +284,9 @@ class Site:
         return ""
 
     def cancel(self, argv: Sequence[str], job_id: str) -> None:
-        """Run a command that ends or signals a job. An empty command does nothing. A job that has ended is no error."""
+        """Run a command that ends or signals a job. An empty command does nothing. If the job has already ended, no
+        error is raised.
+        """
         if not argv:
             return
         answer = self.call(*argv)
@@ -309,8 +312,8 @@ def array_of(job_id: str) -> str:
 
 
 def _has_end(listed: Job | None) -> bool:
-    """Return True if the accounting has the final record of a job. For a cancelled job, the record must also name
-    the user.
+    """Return True if the accounting has the final record of a job. For a cancelled job, the record must also name the
+    user who cancelled it.
     """
     return listed is not None and listed.phase == "ended" and (listed.ending is not JobEnd.CANCELLED or listed.by != "")
 

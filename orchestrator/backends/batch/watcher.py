@@ -13,22 +13,24 @@ from orchestrator.transport.address import parse_address
 
 
 def source_of(run: RunDir, site: Site) -> Source:
-    """Return the login node as the source of all nodes' files. While it is unreachable, the run gets no verdict."""
+    """Return the login node as the source of all nodes' files. While the login node is unreachable, the run's result is
+    not determined.
+    """
     nodes = range(max(1, run.record().nnodes))
     return Source(parse_address(site.where).host, tuple(nodes), site.machine, is_vital=True)
 
 
 def watch(run: RunDir, site: Site) -> RunWatcher:
-    """Start the threads that copy the run's files. The watcher's `wait` returns after the next look at the login
-    node.
+    """Start the threads that copy the run's files. The `wait` of the returned watcher returns when the next copy from
+    the login node is complete.
     """
     source = source_of(run, site)
     return RunWatcher(run, [LoginFollower(run, source, site)], lambda: [source])
 
 
 class LoginFollower(Follower):
-    """Copies the files of all nodes. A scheduler's report is recorded after all files from before the report have
-    been copied.
+    """Copies the files of all nodes. A report of the scheduler is recorded only once all files that were written before
+    the report have been copied.
     """
 
     def __init__(self, run: RunDir, source: Source, site: Site) -> None:

@@ -39,8 +39,8 @@ def remote_checkpoints(run: RunDir) -> str:
 
 
 def bring_newest(run: RunDir, session: Machine, folder: str, steps: list[str], most: int | None = None) -> None:
-    """Copy the newest `most` of these checkpoints that are valid, newest first. Keep as many copies as the job's
-    `keep` says.
+    """Copy valid checkpoints among `steps`, newest first, until this machine has `most` of them (None: all). Then
+    remove the oldest copies beyond the number in the job's `keep`.
     """
     here = 0
     for step in sorted(steps, reverse=True):
@@ -56,7 +56,9 @@ def bring_newest(run: RunDir, session: Machine, folder: str, steps: list[str], m
 
 
 def _keep_newest(run: RunDir, *, is_all: bool) -> None:
-    """Remove the oldest copies beyond the job's `keep`. Once all checkpoints are copied, remove partial copies too."""
+    """Remove the oldest copies of checkpoints beyond the number in the job's `keep`. If `is_all` is True, all
+    checkpoints are copied, so remove partial copies too.
+    """
     folder = run.path / "checkpoints"
     here = checkpoint_dir.committed(folder)
     task = run.plan().first
@@ -68,8 +70,8 @@ def _keep_newest(run: RunDir, *, is_all: bool) -> None:
 
 
 def bring_checkpoint(session: Machine, remote: str, target: Path) -> bool:
-    """Copy one committed checkpoint, its COMMIT file last, and verify it. Return False if it is damaged or was
-    deleted meanwhile.
+    """Copy one committed checkpoint, its COMMIT file last, and verify it. Return False if the checkpoint is damaged or
+    was deleted meanwhile.
     """
     folder, _, name = remote.rpartition("/")
     commit, manifest = read_small(session, folder, [f"{name}/{COMMIT}", f"{name}/{MANIFEST}"], MOST_RECORD)
@@ -98,8 +100,8 @@ def bring_checkpoint(session: Machine, remote: str, target: Path) -> bool:
 
 
 def _files(manifest: bytes, name: str) -> dict[str, tuple[int, int, Checksum]] | None:
-    """Return (size in bytes, 0 for an unknown time, checksum) of each file of a checkpoint; None if the manifest is
-    damaged or belongs to another checkpoint.
+    """Return a dict from the name of each file of a checkpoint to (size in bytes, 0, checksum), in which the 0 stands
+    for an unknown time. Return None if the manifest is damaged or belongs to another checkpoint.
     """
     try:
         found = checkpoint_dir.manifest_of(manifest)

@@ -46,8 +46,8 @@ def send_contents(machine: Machine, workdir: str, cache: str, paths: Mapping[str
 
 
 def missing_on(machine: Machine, workdir: str, known: Collection[str], cache: str) -> list[str]:
-    """Return the sha256s among `known` that a machine's cache lacks. Raises BackendError if the machine's answer has
-    any other value.
+    """Return the sha256s among `known` that a machine's cache lacks. Raises BackendError if the machine's answer names
+    a sha256 that is not in `known`.
     """
     asked = json.dumps(sorted(known)).encode()
     answer = machine.call("missing", asked, timeout=HASH_SECONDS, workdir=workdir, cache=cache, most=len(asked))

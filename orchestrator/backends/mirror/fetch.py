@@ -66,8 +66,8 @@ def fetch(machine: Machine, files: Iterable[Wanted], policy: Policy, count: int)
     """Fetch files, which have `count` bytes in total, and yield the result for each. The folders of their targets must
     exist.
 
-    Raises BackendError if the machine is unreachable. After an error, the next fetch resumes after the bytes that have
-    arrived.
+    Raises BackendError if the machine is unreachable. After an error, the next fetch of a file resumes after the bytes
+    that have arrived.
     """
     with machine.bulk(count) as fast:
         sent: deque[_Request] = deque()
@@ -152,7 +152,7 @@ class _File:
 
     @property
     def lacks(self) -> bool:
-        """Return True if another request may bring missing bytes of the file."""
+        """Return True if the file lacks bytes that another request may bring."""
         may_come = self.is_right and not self.row.is_known and self.arriving.problem is None
         return may_come and self.arriving.size < self.row.size
 

@@ -1,5 +1,5 @@
-"""Chooses the checkpoint from which a start on other machines resumes, and sends it to node 0. Any format is
-supported.
+"""Chooses the checkpoint from which a start on other machines resumes, and sends it to node 0. Checkpoints of any
+format are supported.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _ask_saved(session: Machine, run: RunDir, given: str = "") -> tuple[Progress
 
 
 def give(session: Machine, run: RunDir, given: Given) -> None:
-    """Send the checkpoint to a machine, unless the machine has the same or a newer one."""
+    """Send the checkpoint to a machine, unless the machine has the same checkpoint or a newer checkpoint of the run."""
     saved, (folder, _, name) = given.saved, given.target.rpartition("/")
     if saved.format is Format.ORCH:
         there = session.call("steps", folder=folder)[0]["steps"]
@@ -134,5 +134,5 @@ def give(session: Machine, run: RunDir, given: Given) -> None:
         if Path(saved.path).is_dir():
             fast.call("put_in_place", source=partial, target=given.target)
         for path in files:
-            if "/" not in path:  # a checkpoint of one file, or DeepSpeed's `latest`
+            if "/" not in path:  # a checkpoint of one file, or a tracker beside the checkpoint
                 give_file(fast, above / path, f"{folder}/{path}")

@@ -79,11 +79,11 @@ class Copy:
         return {name: (self.run.path / name).stat().st_size for name, grows in here if grows}
 
     def _keep_all(self, files: list[list[Any]], data: bytes, asked: Mapping[str, int]) -> None:
-        """Write the parts that have arrived. Raises ValueError if a node never writes such a file, and OSError if this
-        machine's disk fails.
+        """Write the parts that have arrived. Raises ValueError if a part belongs to a file that nodes never write, and
+        OSError if this machine's disk fails.
 
-        `asked`: the offsets at which the parts begin. A file to which another process has appended meanwhile is
-        skipped.
+        `asked`: the offset at which the part of each file begins. If another process has appended to a file meanwhile,
+        the file is skipped.
         """
         offset, now = 0, self._sizes()
         others = {
@@ -111,8 +111,8 @@ class Copy:
             os.replace(path, path.with_name(f"{path.name}.1"))
 
     def _inside(self, name: str) -> Path:
-        """Return the path on this machine for a file that the node has named. Raises ValueError if a node never
-        writes such a file.
+        """Return the path on this machine for a file that the node has named. Raises ValueError if nodes never write a
+        file of this name.
         """
         if is_appended(self.node, name) is None:
             raise ValueError(f"node {self.node} sent a file name that a node may not use: {name[:200]!r}")
@@ -120,7 +120,7 @@ class Copy:
 
 
 def update_all(copies: Sequence[Copy], session: Machine, wait: float = 0.0, *, only_logs: bool = False) -> None:
-    """Update all copies. If there is only one, wait up to `wait` seconds for new parts."""
+    """Update all copies. If there is only one copy, wait up to `wait` seconds for new parts."""
     for copy in copies:
         more = copy.update(session, wait if len(copies) == 1 else 0.0, only_logs=only_logs)
         while more:

@@ -18,8 +18,8 @@ USERS: Final = 0o666  # the mode of a new file, before the user's umask applies
 def copy_latest(source: Path, target: Path, below: Path | None = None) -> tuple[int, str, str]:
     """Copy the present contents of a file. If the target has the beginning of these contents, copy only the rest.
 
-    Return the size, the sha256, and "kept", "continued" or "copied". If the file is rewritten during the copy, it is
-    copied again, up to TRIES times. Raises OSError if a file can't be read or written.
+    Return the size, the sha256, and what was done: "kept", "continued" or "copied". If the file is rewritten during the
+    copy, it is copied again, up to TRIES times. Raises OSError if a file can't be read or written.
     """
     os.makedirs(target.parent, exist_ok=True)
     for _ in range(TRIES):
@@ -51,8 +51,8 @@ def _copy(reading: BinaryIO, facts: os.stat_result, target: str) -> tuple[str, s
 
 
 def is_continued_by(target: Path, source: Path) -> bool:
-    """Return True if a copy to the target loses nothing: the target is missing, or the source begins with its
-    contents.
+    """Return True if copying the source to the target loses nothing: the target is missing, or the source begins with
+    the target's contents.
     """
     try:
         with opened(source) as reading, opened(target.resolve()) as writing:
@@ -83,8 +83,8 @@ def _append(reading: BinaryIO, writing: Any, count: int, digest: Hasher) -> None
 
 
 def _arrive(reading: BinaryIO, arriving: Arriving, size: int) -> int:
-    """Copy the missing rest of a file. Return how many bytes the target had before. Raises OSError if a file can't be
-    read.
+    """Copy the missing rest of a file. Return how many bytes an earlier, interrupted copy had. Raises OSError if a file
+    can't be read.
     """
     begun = reading.seek(arriving.size)
     try:
@@ -98,7 +98,8 @@ def _arrive(reading: BinaryIO, arriving: Arriving, size: int) -> int:
 
 
 def copy_committed(source: Path, target: Path, checksum: Checksum) -> str:
-    """Copy a file of a checkpoint. Return "kept", "continued" or "copied", or "" if the target is a different file.
+    """Copy a file of a checkpoint. Return what was done: "kept", "continued" or "copied". Return "" if the file does
+    not have this checksum.
 
     Raises OSError if a file can't be read or written. The next copy then resumes after the bytes that have arrived.
     """

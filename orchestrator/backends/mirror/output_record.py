@@ -22,7 +22,7 @@ MOST_NEWER: Final = 10  # the most checkpoints that are named as not copied yet
 
 
 class Kept(NamedTuple):
-    """An output file at the time of its copy. `is_same`: the file equals node 0's, so it is not stored again."""
+    """An output file as it was when it was copied. `is_same`: the file equals node 0's, so it is not stored again."""
 
     root: str
     path: str
@@ -42,13 +42,13 @@ class Left:
 
     @property
     def is_something(self) -> bool:
-        """Return True if at least one output was not copied."""
+        """Return True if an output was not copied, or if the outputs could not be counted."""
         return self.files != 0
 
 
 def record_left(run: RunDir, left: Mapping[int, Left], hosts: Mapping[int, str], folder: str) -> None:
-    """Record the outputs of each node that were not copied. If a node now has none, but an earlier record names some,
-    record that they were copied.
+    """Record the outputs of each node that were not copied. If all outputs of a node are copied now, but an earlier
+    record names outputs that were missing, record that too.
     """
     before = {each.node for each in left_outputs(run.events())}
     for node, each in left.items():
@@ -85,7 +85,9 @@ class Sizes:
 
 
 def newest_of(there: Mapping[str, Entry], lacking: Iterable[str]) -> dict[str, float]:
-    """Return the newest checkpoints among these files, with their times. A checkpoint may have several files."""
+    """Return the newest checkpoints to which the files in `lacking` belong, with their times. A checkpoint may have
+    several files.
+    """
     times: dict[str, float] = {}
     for name in lacking:
         checkpoint = checkpoint_of(name) or (name if names_weights(os.path.basename(name)) else "")
@@ -96,7 +98,7 @@ def newest_of(there: Mapping[str, Entry], lacking: Iterable[str]) -> dict[str, f
 
 @dataclass
 class Home:
-    """The copied output files of one node, by their paths in the run's outputs. They are recorded in
+    """The copied output files of one node, as a dict from the path in the run's outputs. They are recorded in
     `nodes/N/outputs.json`.
     """
 
@@ -132,13 +134,15 @@ class Home:
         write_json(path, record, mode=0o600, durable=False)
 
     def note(self, there: Mapping[str, Entry]) -> bool:
-        """Note which of these files were not copied. Return True if there are some, or if there were some before."""
+        """Note which of the files on the node (`there`) are not copied yet. Return True if there are such files now, or
+        if the record named some before.
+        """
         before, self.lacking = self.lacking, [name for name, entry in there.items() if not self.has(name, entry)]
         self.newer = newest_of(there, self.lacking)
         return bool(before or self.lacking)
 
     def forget_lost(self) -> None:
-        """Remove files from the record that were deleted on this machine, or that a crash has truncated."""
+        """Remove from the record those files that were deleted on this machine, or that a crash has truncated."""
         folder = Path(output_folder(str(self.run.path)))
         for name, kept in list(self.files.items()):
             try:
@@ -150,7 +154,7 @@ class Home:
 
     @property
     def bytes(self) -> int:
-        """Return the number of bytes that these files have on this machine."""
+        """Return the number of bytes that the recorded files have on this machine."""
         return sum(kept.size for kept in self.files.values() if not kept.is_same)
 
     def has(self, name: str, entry: Entry) -> bool:

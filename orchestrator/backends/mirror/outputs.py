@@ -134,7 +134,7 @@ class Outputs:
                 home.write()
 
     def _may_be_copied_at_once(self, name: str) -> bool:
-        """Return True if a file that has changed at every look may be copied although it will change again.
+        """Return True if a file that changes again and again may be copied although it will change once more.
 
         The files of a checkpoint folder belong together, so they are copied only once they no longer change.
         """
@@ -170,8 +170,8 @@ class Outputs:
                 pass
 
     def _remove_old_parts(self, home: Home, missing: Collection[str]) -> None:
-        """Remove partial copies of earlier versions that interrupted copies have left, except those of files that
-        will be copied.
+        """Remove partial files that interrupted copies of earlier versions have left. The partial files of `missing`
+        are kept, because their copies will be resumed.
         """
         kept = {stem_of(partial_of(self.folder / name, "")) for name in missing}
         for above, folders, names in os.walk(self.folder / f"node_{self.node}" if self.node else self.folder):
@@ -262,7 +262,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class _Listing:
-    """The output files on a machine, by their names on this machine."""
+    """The output files on a machine, as a dict from the name that each file gets on this machine."""
 
     files: dict[str, Entry]
     roots: Mapping[str, str]

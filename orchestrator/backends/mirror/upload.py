@@ -45,8 +45,8 @@ def send_code(session: Machine, run: RunDir, workdir: str, code_dir: str) -> int
 
 
 def check_shared(sessions: Mapping[int, Machine], task: NodeTask, workdir: str) -> None:
-    """Raise BackendError unless all machines share the same workdir. Node 0 writes a random word, which all others
-    must read.
+    """Raise BackendError unless all machines share the same workdir. Node 0's machine writes a random word into a file,
+    and all machines must read the same word from it.
     """
     path, word = f"{task.run_dir}/shared", secrets.token_hex(8).encode()
     first = sessions[0].name

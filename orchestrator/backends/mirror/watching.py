@@ -48,7 +48,7 @@ class Source:
     is_vital: bool = False  # the run gets no verdict while this machine is unreachable
 
     def copies(self, run: RunDir, ranks: list[int] | None) -> list[Copy]:
-        """Return a copy for each node. `ranks` are the ranks whose logs are copied; None for all."""
+        """Return a Copy object for each node. `ranks` are the ranks whose logs are copied; None for all."""
         return [Copy(run, node, remote_folder(run), remote_checkpoints(run), ranks) for node in self.nodes]
 
 
@@ -98,7 +98,7 @@ class RunWatcher:
             thread.start()
 
     def _bring_outputs(self) -> None:
-        """Copy outputs while the run continues. The copies take a tenth of the time at most."""
+        """Copy outputs while the run continues. Copying takes at most a tenth of the time."""
         outputs: dict[int, Outputs] = {}
         pause, shortest = OUTPUTS_SECONDS[0], OUTPUTS_SECONDS[0]
         while not self.ended.wait(pause):
@@ -151,8 +151,8 @@ class RunWatcher:
                 backoff = FIRST_PAUSE
 
     def rest(self, follower: Follower, seconds: float) -> bool:
-        """Wait for a time. Return False if the time is over or the watcher was stopped, and True if the follower's
-        machine has changed.
+        """Wait for this number of seconds. Return True as soon as the follower's machine has changed, and False if the
+        time is over or the watcher was stopped.
         """
         while seconds > 0 and not self.ended.wait(min(seconds, POLL_SECONDS)):
             if follower.has_moved():
@@ -161,7 +161,7 @@ class RunWatcher:
         return False
 
     def _bring_checkpoints(self) -> None:
-        """Copy each committed checkpoint while training continues, newest first."""
+        """Copy the run's newest committed checkpoint whenever there is a new one, until the watcher is stopped."""
         while True:
             self.new_step.wait()
             self.new_step.clear()
@@ -183,7 +183,7 @@ def _in_words(error: Exception) -> BackendError:
 
 @contextlib.contextmanager
 def watching_logs(run: RunDir, sources: Sequence[Source], selection: Selection) -> Iterator[None]:
-    """Copy the chosen logs within the block, and once more at its end.
+    """Copy the chosen logs within the block, and once more at the end of the block.
 
     Only machines that have some of these logs are contacted, so the log of one rank among a thousand nodes needs one
     connection.
@@ -223,7 +223,7 @@ class _LogWatch:
             self._look()
 
     def _ask_node_0(self) -> None:
-        """Copy node 0's events, because the supervisor may not have copied the event `go` yet."""
+        """Copy node 0's events, which tell on which node each rank is. The supervisor may not have copied them yet."""
         try:
             for source in self.sources[:1]:
                 update_all(source.copies(self.run, [0])[:1], source.session())
@@ -263,12 +263,13 @@ class _LogWatch:
 def finish(
     run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), former: Iterable[Source] = ()
 ) -> None:
-    """Copy all files of an ended run, then remove its folders on the other machines.
+    """Copy all files of an ended run, then remove its folders on the other machines. Does nothing if the run's result
+    (verdict.json) is recorded.
 
     A machine keeps its folder if it is unreachable, or if some of its outputs could not be copied. The events
     `left_behind` and `outputs_left` record that. The nodes in `unreachable`, and `former` (machines of earlier starts),
-    are not contacted, because the verdict does not wait for them. Raises BackendError if a vital machine (a login node)
-    is unreachable.
+    are not contacted, so that the run's result does not wait for them. Raises BackendError if a vital machine (a login
+    node) is unreachable.
     """
     with locked(run.path / "collect.lock"):
         if not (run.path / "verdict.json").exists():
@@ -280,8 +281,8 @@ def finish(
 def bring_home(
     run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), *, limited: bool = True
 ) -> None:
-    """Copy all files of a run and remove its folders on the other machines, even if the run already has its verdict. If
-    `limited` is False, copy outputs of any size.
+    """Copy all files of a run to this machine, then remove its folders on the other machines. The run's result may
+    be known already. If `limited` is False, copy outputs of any size.
     """
     checkpoints, remote = remote_checkpoints(run), remote_folder(run)
     machines = {source.nodes[0]: source for source in sources}
@@ -334,8 +335,8 @@ def _record_left_behind(run: RunDir, source: Source, why: str) -> None:
 
 
 def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:
-    """Copy the outputs that are only on the machines, of any size. If the run has ended, remove its folders on the
-    machines.
+    """Copy to this machine all outputs that exist only on other machines, whatever their size. If the run has ended,
+    remove its folders on those machines.
 
     While the run continues, only files that do not change are copied. Raises BackendError if a machine is unreachable.
     """

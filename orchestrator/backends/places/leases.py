@@ -36,13 +36,14 @@ def leased(
     *,
     began: bool,
 ) -> Iterator[dict[int, list[str]]]:
-    """Yield the places that are held on each machine, by the number of the machine's first node.
+    """Yield the places (GPUs or slots) that are held on each machine, as a dict from the number of the machine's first
+    node.
 
     If the start fails, every place that no agent has taken over is released. Raises PlacesTakenError if the run was put
     into the queue. A run that is started again does not queue, because it had its turn before; it takes places as they
     become free.
 
-    began: an earlier start was interrupted, so its agents may already hold their places.
+    began: True if an earlier start was interrupted. The agents of that start may already hold their places.
     """
     # In the order of the hosts' names, so that two runs that need the same hosts can't block each other.
     order = sorted((node for node in hosts if needs[node].count), key=lambda node: (hosts[node].name, node))
@@ -60,7 +61,7 @@ def leased(
 def _take_in_turn(
     hosts: Mapping[int, _Host], needs: Mapping[int, Need], waiting: Waiting, *, began: bool
 ) -> dict[int, list[str]]:
-    """Take the run's places on all its machines, if it is the run's turn.
+    """Take the GPUs or slots that the run needs on all its machines, if it is the run's turn and they are free.
 
     Otherwise, take none. Raises PlacesTakenError once the run is queued, or BackendError if the run was submitted with
     `no_wait`.
@@ -104,7 +105,7 @@ def _take_all(hosts: Mapping[int, _Host], needs: Mapping[int, Need]) -> dict[int
 
 @dataclass(frozen=True)
 class _Host:
-    """The places that are held for one run on one host."""
+    """The places (GPUs or slots) that are held for one run on one host."""
 
     machines: Machines
     run: RunDir
@@ -114,8 +115,8 @@ class _Host:
     start: int
 
     def take(self, need: Need, wait: float) -> tuple[list[str] | None, str]:
-        """Return the places that were taken within `wait` seconds. If that fails, return None and the reason why
-        they are not free.
+        """Return the places (GPUs or slots) that were taken within `wait` seconds. If that fails, return None and the
+        reason why they are not free.
         """
         folder = f"{self.settings.workdir}/runs/{self.run.run_id}"
         where = {"run_dir": folder, "node": self.node, "start": self.start}
@@ -123,14 +124,14 @@ class _Host:
         return reply["places"], reply.get("why", "")
 
     def held(self) -> list[str]:
-        """Return the places that the machine's server holds for the run. A server that was restarted holds no
-        places.
+        """Return the places (GPUs or slots) that the machine's server holds for the run. A server that was restarted
+        holds no places.
         """
         places: list[str] = self._call("still_held")["places"]
         return places
 
     def release(self) -> None:
-        """Release the places. An unreachable host releases them by itself."""
+        """Release the run's GPUs or slots on the host. An unreachable host releases them by itself."""
         with contextlib.suppress(BackendError):
             self._call("release")
 

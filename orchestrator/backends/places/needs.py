@@ -15,7 +15,7 @@ VISIBLE_HINT: Final = f"change {VISIBLE} in the job's `env`, or leave it out"
 
 @dataclass(frozen=True)
 class Need:
-    """The number of places that a machine's ranks need."""
+    """The number of places (GPUs or slots) that a machine's ranks need."""
 
     count: int = 0
     among: tuple[str, ...] | None = None  # the only places that they may have; None: any
@@ -24,7 +24,8 @@ class Need:
 def needs_of(
     tasks: tuple[NodeTask, ...], nodes: Sequence[int], name: str, hello: Mapping[str, Any], slots: int | None
 ) -> tuple[tuple[NodeTask, ...], Need]:
-    """Return the tasks of these nodes, which are on one machine, and the places that they need together.
+    """Return the tasks of these nodes, which are on one machine, and the places (GPUs or slots) that they need
+    together.
 
     Several nodes divide the machine's GPUs, and each task gets its number of ranks. If there are fewer GPUs than nodes,
     all ranks compute on the CPU with gloo. Raises BackendError if the job contradicts itself or the machine, or if it
@@ -51,8 +52,8 @@ def needs_of(
 
 
 def need_of(task: NodeTask, hello: Mapping[str, Any], slots: int | None) -> Need:
-    """Return the number of GPUs or slots that one node's ranks hold, and the GPUs they may use. Raises ValueError if
-    the job contradicts itself or the machine.
+    """Return the number of GPUs or slots that one node's ranks hold, and the GPUs that they may use. Raises ValueError
+    if the job contradicts itself or the machine.
 
     Ranks that train on the CPU of a machine with GPUs hold no place.
     """
@@ -72,7 +73,7 @@ def need_of(task: NodeTask, hello: Mapping[str, Any], slots: int | None) -> Need
 
 
 def divided(places: Sequence[str], tasks: Sequence[NodeTask]) -> list[list[str]]:
-    """Divide the places that are held on one machine among the nodes of these tasks."""
+    """Divide the GPUs or slots that are held on one machine among the nodes of these tasks."""
     if len(tasks) == 1:
         return [list(places)]
     parts, rest = [], list(places)

@@ -1,8 +1,8 @@
 """The wait of a run for places (GPUs or slots). While it waits, the run has a ticket (its entry in the queue) on each
 of its hosts.
 
-orchestrator.protocol.places.tickets defines the order of tickets, and which tickets count. The answers of the hosts are
-recorded in the run's folder, so `orch status` contacts no machine.
+orchestrator.protocol.places.tickets defines the order of tickets, and which tickets are valid. The answers of the hosts
+are recorded in the run's folder, so `orch status` contacts no machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Waiting:
-    """One waiting run and its hosts. `needs` has the places that the run needs on each host, by the host's number."""
+    """One waiting run and its hosts. `needs` is a dict from each host's number to the places (GPUs or slots) that the
+    run needs on the host.
+    """
 
     machines: Machines
     run: RunDir
@@ -39,7 +41,7 @@ class Waiting:
 
     @staticmethod
     def recorded(machines: Machines, run: RunDir) -> Waiting | None:
-        """Return the wait that is recorded in the run's folder; None if the run is not queued."""
+        """Return the waiting run from the record in its folder; None if the run is not queued."""
         place = queue_place(run) or {}
         counts, among = place.get("counts"), place.get("among")
         if not isinstance(counts, dict) or not all(each.isdecimal() for each in counts):
@@ -54,13 +56,13 @@ class Waiting:
 
     @property
     def hosts(self) -> dict[int, Host]:
-        """Return the hosts on which the run needs places."""
+        """Return the hosts on which the run needs GPUs or slots."""
         return {number: host for number, host in enumerate(self.settings.hosts) if self.needs.get(number, Need()).count}
 
     def obstacle(self) -> str:
         """Return why it is not the run's turn, in a sentence about one host; "" if it is the run's turn.
 
-        A host that has too few places even if all are free is ignored, because it refuses the request later.
+        A host that has fewer GPUs or slots than the run needs is ignored here. It refuses the request later.
         """
         for number, answer in sorted(self._look().items()):
             queue, count = host_queue(answer, self.run.run_id), self.needs[number].count
@@ -74,8 +76,8 @@ class Waiting:
     def join(self) -> bool:
         """Put the run into the queue, or keep its position. Return True if its turn has come.
 
-        Either all tickets of the run are renewed or none. So the run delays no other run while one of its hosts is
-        unreachable. If a ticket is missing or is dated too early, all tickets are replaced.
+        Either all tickets of the run (its entries in the hosts' queues) are renewed, or none is. So a run with an
+        unreachable host delays no other run. If a ticket is missing or is dated too early, all tickets are replaced.
         """
         if not (self.run.path / QUEUE).exists():  # the wait is recorded before the first ticket is created
             self._record({"position": None, "before": [], "held_by": [], "why": "waits for a free place"})
@@ -101,13 +103,15 @@ class Waiting:
         self._on_all(lambda _, session: self._ask(session, "renew_ticket"))
 
     def leave(self) -> None:
-        """Remove the run's tickets. On an unreachable host, the ticket becomes invalid after a minute."""
+        """Remove the run's tickets (its entries in the hosts' queues). On an unreachable host, the ticket becomes
+        invalid after a minute.
+        """
         with contextlib.suppress(BackendError):
             self._on_all(lambda _, session: self._ask(session, "drop_ticket"))
             (self.run.path / QUEUE).unlink(missing_ok=True)
 
     def _draw(self, number: int) -> None:
-        """Create a ticket with the same number on every host."""
+        """Create a ticket (an entry in a host's queue) with the same number on every host."""
 
         def one(node: int, session: Machine) -> None:
             self._ask(session, "take_ticket", count=self.needs[node].count, number=number)
@@ -115,7 +119,9 @@ class Waiting:
         self._on_all(one)
 
     def _look(self) -> dict[int, Any]:
-        """Return each host's report on its places and its queue, reduced to the places that this run may use."""
+        """Return each host's report on its GPUs or slots and on its queue, reduced to the GPUs or slots that this run
+        may use.
+        """
 
         def one(number: int, session: Machine) -> Any:
             answer = self._ask(session, "look_at_queue", slots=self.settings.slots)

@@ -155,8 +155,8 @@ def parse_reason(text: str) -> str:
 
 
 def parse_qacct(text: str) -> list[JobLine]:
-    """Return the ended jobs in the output of `qacct -j`, the newest last. A record after which the job was started
-    again does not count.
+    """Return the ended jobs in the output of `qacct -j`, the newest last. If the job was started again after a record,
+    that record is left out.
     """
     return [_ended(record) for record in records(text) if not _is_to_continue(record)]
 
@@ -227,7 +227,8 @@ def bytes_of(text: str) -> int | None:
 
 
 def job_id_of(answer: str) -> str | None:
-    """Return the job's number in the output of `qsub -terse`, such as `17` or `17.1-3:1`; None if there is none.
+    """Return the job's number in the output of `qsub -terse`, such as `17` or `17.1-3:1`; None if the output has no
+    number.
 
     A site's own qsub may print other lines first.
     """

@@ -117,7 +117,7 @@ class GridEngine(Scheduler):
         return {"options of qsub": [word for word in options(launch, None) if word != parse.job_name(launch.run_id)]}
 
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
-        """Check with `qsub -w v` whether Grid Engine would accept the plan, without a submit."""
+        """Check with `qsub -w v` whether Grid Engine would accept the plan. No job is queued."""
         answer = site.call("qsub", "-w", "v", *options(launch, None), stdin=self.script(launch))
         said = answer.err.strip() or answer.out.strip()
         if answer.code == 0 and "found suitable queue" in answer.out + answer.err:
@@ -184,5 +184,5 @@ def here() -> Batch:
 
 
 def through_login() -> Batch:
-    """Return the backend for jobs that are submitted on a submit host."""
+    """Return the backend that logs in to a submit host over SSH and submits the jobs there."""
     return Batch(GridEngine(), is_remote=True)

@@ -1,4 +1,4 @@
-"""The checks of `orch doctor` for a Slurm profile: checks for a submit, and checks in a job on a node."""
+"""The checks of `orch doctor` for a Slurm profile: checks before a job is submitted, and checks in a job on a node."""
 
 from __future__ import annotations
 

@@ -125,7 +125,9 @@ class JobLine(Job):
         return JobEnd.TIMEOUT if self.state == "DEADLINE" else member_of(JobEnd, self.state.lower()) or JobEnd.OTHER
 
     def why_it_waits(self, *, has_run: bool = False) -> str:
-        """Return a sentence about the reason why the job waits. An unknown reason is shown in Slurm's own word."""
+        """Return a sentence about the reason why the job waits. If orch does not know the reason, the sentence has
+        Slurm's word for it.
+        """
         when = self.start.replace("T", " ")
         if self.is_deferred:
             words = [*(["requeued"] if has_run else []), f"eligible from {when or 'a later time'}"]
@@ -215,11 +217,11 @@ def parse_sacct(text: str) -> list[JobLine]:
 
 
 def parse_use(text: str, name: str) -> JobUse | None:
-    """Return the job in the output of `sacct -n -P -j NUMBER -o USE_FIELDS`, which also lists its steps. The rules are
-    those of seff.
+    """Return the resources that a job used, from the output of `sacct -n -P -j NUMBER -o USE_FIELDS`, which also lists
+    the job's steps. They are computed as Slurm's tool seff does.
 
-    Several jobs may have had the number, so the newest job of this name is returned. If no job has the name, the newest
-    job is returned, because a site or a user may have renamed it.
+    Several jobs may have had the number, so the newest job of this name is chosen. If no job has the name, the newest
+    job is chosen, because a site or a user may have renamed it.
     """
     jobs: list[tuple[bool, JobUse]] = []
     for line in text.splitlines():

@@ -163,7 +163,7 @@ class Slurm(Scheduler):
     # -- advice
 
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
-        """Check with `sbatch --test-only` whether Slurm would accept the plan, without a submit."""
+        """Check with `sbatch --test-only` whether Slurm would accept the plan. No job is queued."""
         from orchestrator.backends.slurm import partitions
 
         return partitions.would_take(site, launch)

@@ -145,7 +145,11 @@ def gpus_per_node(launch: LaunchPlan) -> int | None:
 
 
 def gpus_of(settings: SlurmSettings, asked: int | None) -> int | None:
-    """Return the number of GPUs that a profile requests on each node, or the job's own number; None if it is 0."""
+    """Return the number of GPUs to request on each node; None if it is 0.
+
+    If the profile sets `gpus_per_node`, this is the job's number `asked`, or else the profile's. Otherwise, it is the
+    number in the profile's `gres`.
+    """
     return (settings.gpus_per_node and (asked or settings.gpus_per_node)) or gpus_in(settings.gres or "") or None
 
 
@@ -176,7 +180,7 @@ def step(launch: LaunchPlan, array: Array | None = None) -> str:
     other start uses.
 
     submitit's part is an archive in the agent's folder, so the nodes need no submitit. Python imports from the archive,
-    not from the folder of the submit, in which srun starts.
+    not from srun's working folder, which is the folder in which sbatch was called.
 
     With spares, a program of node.pyz runs this srun for each start, and adds its nodes and its log.
     """
@@ -210,7 +214,8 @@ def _setup(shell: InShell, *, stays: bool) -> list[str]:
 
 
 def _teardown(shell: InShell, *, stays: bool, has_spares: bool) -> list[str]:
-    """Return the lines that requeue the job if an agent has requested it. The batch shell runs outside of containers.
+    """Return the lines of the batch script that requeue the job if an agent has requested that. The batch shell runs
+    outside of containers.
 
     With spares, an agent may also request a start that needs no requeue, so the exit code of srun decides about a
     requeue.

@@ -45,7 +45,7 @@ def submit(order: Order, put: Put, call: Call) -> str:
 
 
 def script(order: Order) -> str:
-    """Return the batch script that a submit passes to sbatch."""
+    """Return the batch script that orch would pass to sbatch for this job."""
     executor = Executor(order, Path(tempfile.gettempdir()), _unused, _unused)
     return executor._make_submission_file_text(executor._submitit_command_str, "")
 
@@ -73,8 +73,8 @@ class Executor(SlurmExecutor):
 
     @classmethod
     def affinity(cls) -> int:
-        """Report to submitit that Slurm is available. `Batch` has checked the site's machine, and this machine may
-        lack Slurm.
+        """Report to submitit that Slurm is available, although this machine may lack Slurm. `Batch` has already checked
+        the machine that runs sbatch.
         """
         return 2
 

@@ -32,7 +32,7 @@ class LogPrinter:
         self._unended: dict[LogFile, bytes] = {}  # raw lines whose end has not been read yet
 
     def print_new(self, reader: Tail, *, ended: bool) -> None:
-        """Print the new lines. If the run has `ended`, also print a last line without a line end."""
+        """Print the new lines. If the run has `ended`, also print a last line that has no line end."""
         if self.raw:
             self._print_bytes(reader, ended=ended)
             return

@@ -16,8 +16,8 @@ _SENTENCES: Final = Handlers(Event)
 
 
 def sentence(line: Mapping[str, Any]) -> str:
-    """Return the sentence for an event. It is empty if the kind of event has no sentence, or if the record is damaged
-    or from an old version.
+    """Return the sentence for an event; empty if the kind of event has no sentence, or if the record of the event is
+    damaged or from an old version.
     """
     event = read_event(line)
     write = _SENTENCES.get(type(event))

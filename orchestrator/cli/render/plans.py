@@ -58,7 +58,9 @@ def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
 
 
 def _rank_table(launch: LaunchPlan) -> str:
-    """Return a row for each rank or, if there are many, a row for each span of nodes with equal numbers of ranks."""
+    """Return a row for each rank or, if there are many ranks, a row for each group of consecutive nodes with equal
+    numbers of ranks.
+    """
     from orchestrator.specs.plan import bindings_of, ranks_of
 
     if not _are_many(launch):

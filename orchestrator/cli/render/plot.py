@@ -20,7 +20,7 @@ Cell = tuple[int, int]  # (column, row), where row 0 is the top
 
 @dataclass(frozen=True)
 class Curve:
-    """The values of one run by step."""
+    """One curve of a plot: its name, and its points (x, y)."""
 
     name: str
     points: tuple[Point, ...]  # sorted by x
@@ -29,7 +29,8 @@ class Curve:
 def plot_page(
     metric: str, curves: Sequence[Curve], size: tuple[int, int], *, braille: bool, style: Style = plain, x: str = "step"
 ) -> str:
-    """Return a plot of the curves of `size` (columns, lines), with the range of both axes and a legend.
+    """Return a plot of the curves, with the range of both axes and a legend. `size` is the size of the plot: (columns,
+    lines).
 
     Curves of braille dots differ only by colour, so `braille` needs a `style` with colours if there are several curves.
     """
@@ -80,7 +81,9 @@ def _line(start: Cell, end: Cell) -> Iterator[Cell]:
 
 
 def _cell(layers: Sequence[dict[Cell, int]], cell: Cell, braille: bool, style: Style) -> str:
-    """Return the character for a cell. If several curves pass through the cell, it shows the first of them."""
+    """Return the character for a cell. If several curves pass through the cell, the character belongs to the first of
+    them.
+    """
     number = next((number for number, layer in enumerate(layers) if cell in layer), None)
     if number is None:
         return " "

@@ -48,7 +48,7 @@ def checkpoints_page(
     unusable: Sequence[str] = (),
     not_here: Sequence[NotHere] = (),
 ) -> str:
-    """Return a line for each checkpoint, oldest first, and for each checkpoint that was not copied yet."""
+    """Return a line for each checkpoint, oldest first, and then a line for each checkpoint that is only on its node."""
     own, others = ([each for each in found if (each.format == "orch") == is_own] for is_own in (True, False))
     lines = [*(_own_checkpoints(own, folder, style) if own else ()), *_others_checkpoints(others)]
     lines += [f"{each.host} has {one_line(each.name)} of {moment(each.time)}, not here yet" for each in not_here]
@@ -57,7 +57,9 @@ def checkpoints_page(
 
 
 def _others_checkpoints(found: Sequence[Checkpoint]) -> list[str]:
-    """Return a table of the checkpoints in other formats. They have no checksums, so they can't be verified."""
+    """Return a table of the checkpoints in other formats than orch's. These have no checksums, so they can't be
+    verified.
+    """
     rows = [
         [each.format, str(each.step) if each.step >= 0 else "-", moment(each.time), size(each.bytes),
          one_line(metrics(each.metric)), one_line(str(each.path))]
@@ -106,7 +108,9 @@ def pulled_page(pulled: Pulled) -> str:
 
 
 def placed_page(placed: Placed) -> str:
-    """Return a line for each output: it was copied into the code folder, or was left out for the given reason."""
+    """Return a line for each output, which says that the output was copied into the code folder, or why it was not
+    copied.
+    """
     lines = [*(f"copied {path}" for path in placed.files), *(f"left out: {each}" for each in placed.left_out)]
     return "\n".join(map(one_line, lines)) if lines else f"{placed.run_id} has no outputs here yet"
 
@@ -136,7 +140,9 @@ def members_page(members: Sequence[tuple[str, int]]) -> str:
 
 
 def job_use_line(run: str, job: JobUse, scheduler: str) -> str:
-    """Return a line with the time, cores and memory that a scheduler measured for a run's job, as Slurm's seff does."""
+    """Return a line with the time, cores and memory that a scheduler measured for a run, as Slurm's command seff shows
+    them.
+    """
     limit = f" of {duration(job.limit_seconds)}" if job.limit_seconds is not None else ""
     cores = f"{job.cores} core{'s' * (job.cores != 1)}"
     said = [f"{duration(job.seconds)}{limit}"]
@@ -152,7 +158,7 @@ def _share(used: int, given: int | None) -> str:
 
 def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None = None) -> str:
     """Return a table with a line for each node (or group of equal nodes) and a column for each check. Problems and
-    remedies follow, then notes, which are the hints of passed checks about properties that they could not check.
+    remedies follow, and then notes: the hints of checks that passed.
     """
     whats = list(dict.fromkeys(check.what for check in checks))
     hosts = {check.node: check.host for check in checks}
@@ -213,7 +219,9 @@ def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
 
 
 def _holdings(each: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return (cores, GPUs, holders of GPUs or slots) of a host. If it can't be used, the last item is the reason."""
+    """Return (cores, GPUs, holders of GPUs or slots) of a host. For a host that can't be used, the last item is the
+    reason.
+    """
     if "problem" in each:
         return "-", "-", str(each["problem"])
     holders = [f"{place} {_holder(holder)}" for place, holder in each["places"].items()]

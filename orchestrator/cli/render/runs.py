@@ -1,4 +1,4 @@
-"""Renders runs: tables, one run's page, a verdict."""
+"""Renders runs: tables of runs, the page about one run, and the page on why a run ended."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def status_lines(lines: Sequence[Sequence[str]], style: Style = plain, width: in
 def note(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> str:
     """Return the most important facts about a run on one line: why it ended, its recovery, or its progress.
 
-    Without a heartbeat, the last line of rank 0's log takes the place of the progress.
+    If the run has no heartbeat yet, the last line of rank 0's log is returned in place of the progress.
     """
     if state.verdict is not None:
         return ", ".join(filter(None, state.verdict.why_and_where))
@@ -133,7 +133,7 @@ def recovery_line(recovery: Recovery, now: float) -> str:
 
 
 def shown_line(line: str) -> str:
-    """Return a log line in the form for a table: without colours, on one line."""
+    """Return a log line in the form in which a table shows it: on one line, and without colours."""
     return escapes.plain(line.expandtabs()).strip()
 
 
@@ -199,7 +199,9 @@ def _job(state: RunState) -> str:
 
 
 def attempt_lines(state: RunState, now: float, width: int | None = None) -> list[str]:
-    """Return the table of a run's attempts, if there are several: checkpoint, duration, when and why each ended."""
+    """Return a table of a run's attempts, if there are several: each attempt's checkpoint and duration, and when and
+    why it ended.
+    """
     if len(state.attempts) < 2:
         return offer_lines(state, now, width)
     rows = [
@@ -233,8 +235,8 @@ def offer_lines(state: RunState, now: float, width: int | None = None) -> list[s
 
 
 def _resumed(attempt: Attempt) -> str:
-    """Return the checkpoint that the attempt loaded. If it loaded none, return the checkpoint that orch passed to it,
-    in brackets.
+    """Return the checkpoint that the attempt loaded. If the attempt loaded none, return in brackets the checkpoint that
+    orch passed to it.
     """
     if attempt.resumed_from is None and attempt.offered is not None:
         return f"- (offered {_checkpoint(attempt.offered)})"
@@ -256,7 +258,9 @@ def _folded(head: str, text: str, width: int | None) -> list[str]:
 
 
 def left_lines(state: RunState) -> list[str]:
-    """Return lines about outputs that were not copied: where they are, why, and the command that fetches them."""
+    """Return lines about outputs that were not copied: where they are, why they were not copied, and the command that
+    fetches them.
+    """
     if not state.left:
         return []
     lines = ["", "  some outputs are still on its machines:"]
@@ -381,7 +385,7 @@ def _cause(verdict: Verdict) -> str:
 
 
 def next_commands(run_id: str) -> str:
-    """Return lines with the commands that are useful after a submit."""
+    """Return lines with the commands that are useful after `orch submit`."""
     return (
         f"  orch logs -f {run_id}     follow rank 0\n"
         f"  orch status {run_id}      nodes, ranks, progress\n"

@@ -11,7 +11,9 @@ from orchestrator.runs.shared_hosts import SharedRun
 
 
 def shared_runs_page(runs: Iterable[SharedRun], now: float) -> str:
-    """Return a line for each run: its place in the queue, its GPUs or slots (held or needed), and since when."""
+    """Return a table with a line for each run: its place in the queue, the GPUs or slots that it holds or needs, and
+    for how long it has held or awaited them.
+    """
     rows = []
     for each in runs:
         state = str(each.to_json()["state"])

@@ -107,7 +107,7 @@ def _lines_of(node: NodeSamples, view: View) -> Iterator[str]:
 
 
 def last_ranks(samples: Sequence[Sample]) -> tuple[RankSample, ...]:
-    """Return the ranks of the newest sample that has ranks. Newer samples have none if the ranks have ended."""
+    """Return the ranks of the newest sample that has ranks. If all ranks have ended, newer samples have no ranks."""
     return next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
 
 
@@ -120,8 +120,8 @@ def _of_rank(number: int, value: Callable[[RankSample], float | None]) -> Value:
 
 
 def gpu_text(gpu: GpuSample) -> str:
-    """Describe a GPU, as in `97 %, 12.0 GiB, 312 W, 64 C, held back (thermal)`. Values that it does not report are left
-    out.
+    """Describe a GPU, as in `97 %, 12.0 GiB, 312 W, 64 C, held back (thermal)`. Values that the GPU does not report are
+    left out.
     """
     said = [
         None if gpu.use is None else f"{gpu.use:.0f} %",

@@ -31,8 +31,8 @@ def table(
 ) -> str:  # fmt: skip
     """Return a table whose columns are as wide as their longest cells. The words in column `colour_of` are coloured.
 
-    If `width` is given, no line is longer. Columns in `spare` are then left out, in that order, until the others fit.
-    If a row's last cell still does not fit, it is folded onto at most `most` lines below the row.
+    If `width` is given, no line is longer. Columns in `spare` are then left out, in that order, until the other columns
+    fit. If a row's last cell still does not fit, it is folded onto at most `most` lines below the row.
     """
     lines = [[one_line(cell) for cell in line] for line in (header, *rows)]
     kept = list(range(len(header)))
@@ -113,7 +113,7 @@ def fold(text: str, width: int, most: int | None = None) -> list[str]:
 
 
 def alike(rows: Iterable[T], key: Callable[[T], object]) -> Iterator[list[T]]:
-    """Yield groups of consecutive rows with the same key. Small groups are split into single rows."""
+    """Yield groups of consecutive rows with the same key. The rows of a small group are yielded one by one."""
     for _, group in groupby(rows, key):
         together = list(group)
         yield from [together] if len(together) >= FOLD_FROM else [[row] for row in together]

@@ -46,7 +46,7 @@ class Canvas(Widget, can_focus=True):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Return line `y` in the form that textual draws."""
+        """Return line `y` as an object that the library Textual can draw."""
         if y >= len(self.lines):
             return Strip.blank(self.size.width)
         segments = [Segment(each.text, each.style) for each in self.lines[y].render(self.app.console)]
@@ -90,7 +90,7 @@ class Top(App[None]):
     # -- reading
 
     def look(self) -> None:
-        """Read the page's data in a thread. If a read is in progress, read again after its end."""
+        """Read the page's data in a thread. If a read is in progress, read again when it has ended."""
         self._is_due = True
         if not self._is_reading:
             self._is_reading = True

@@ -60,14 +60,16 @@ def heat(value: float | None, usual: float, marks: Marks) -> Text:
 
 
 def share(percent: float | None, marks: Marks) -> Text:
-    """Return the cell of a heat map for a use in percent. Values above 100 count as 100."""
+    """Return the cell of a heat map for a utilization in percent. Values above 100 are shown as 100."""
     if percent is None:
         return Text(" ")
     return Text(marks.levels[min(7, max(0, int(percent * 8 / 100)))], "yellow" if percent < 5 else "cyan")
 
 
 def rank_cell(ranks: Sequence[RankRow], usual: float, marks: Marks) -> Text:
-    """Return one cell for consecutive ranks. It shows the worst state or, if that is running, the slowest step."""
+    """Return one cell for a group of consecutive ranks. It shows the worst state of the ranks or, if that state is
+    "running", the time of the slowest step.
+    """
     worst = min((rank.state for rank in ranks), key=_WORST_FIRST.index)
     slowest = max((rank.step_time or 0.0 for rank in ranks if rank.state is RankStatus.RUNNING), default=0.0)
     if worst is RankStatus.RUNNING and slowest > 0:

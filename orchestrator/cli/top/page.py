@@ -138,7 +138,9 @@ class Cursor:
 
 
 class Scroll(Cursor):
-    """Scrolls text that has no cursor. With `follows`, new lines stay visible as long as the end is visible."""
+    """Scrolls text that has no cursor. With `follows`, the view moves to new lines as long as the text's end is
+    visible.
+    """
 
     def __init__(self, *, follows: bool = False) -> None:
         super().__init__()
@@ -159,7 +161,7 @@ class Scroll(Cursor):
 
 
 def pointed(lines: Sequence[Text], chosen: int | None) -> list[Text]:
-    """Return the lines with `> ` in front of the chosen line, which marks it on a terminal without colours too."""
+    """Return the lines with `> ` in front of the chosen line, so that it can be recognised without colours too."""
     made = []
     for number, line in enumerate(lines):
         shown = Text("> " if number == chosen else "  ") + line

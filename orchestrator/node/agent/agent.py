@@ -64,7 +64,7 @@ _ORDERS = Handlers(messages.Order)
 
 
 class Agent:
-    """The agent of one node, from its start to its exit code."""
+    """The agent of one node: its state, its loop, and its handlers of messages."""
 
     def __init__(self, task: NodeTask, on_outcome: Callable[[Agent, int], None] = lambda *_: None) -> None:
         """Prepare the agent. `on_outcome` receives the exit code once it is certain, shortly before the agent ends."""
@@ -92,7 +92,9 @@ class Agent:
         self.untold: list[messages.Report] = []
 
     async def run(self) -> int:
-        """Take part in the gang until the gang ends. Return the exit code, which is the same on all nodes."""
+        """Take part in the gang (the run's agents, one on each node) until the gang ends. Return the exit code, which
+        is the same on all nodes.
+        """
         keep_a_thread()
         os.makedirs(output_folder(self.task.run_dir), exist_ok=True)
         self._introduce_to_record()
@@ -283,8 +285,8 @@ class Agent:
             self._tell(messages.SignalReceived(name, cancel is not None, now))
 
     def _cancelled(self) -> dict[str, Any] | None:
-        """Return the record of a cancel, or None if the run is not cancelled. A cancel writes this record before it
-        signals the agent.
+        """Return the record that `orch cancel` has written, or None if the run is not cancelled. The command writes
+        this record before it signals the agent.
         """
         return read_object(f"{self.task.run_dir}/cancel.json", MOST_WORD)
 
@@ -317,8 +319,8 @@ class Agent:
 
     @_ORDERS.add
     def _go(self, order: messages.Go) -> None:
-        """Start the ranks. They reach node 0 at the address that the order contains, because the agent's connection may
-        lead through a relay.
+        """Start the ranks. They reach node 0 at the address that the order contains. The address of the agent's own
+        connection is not used, because this connection may lead through a relay.
         """
         self.ranks.go(replace(order, network=network_environment(order.master_addr, self.task.interface)))
 
@@ -337,8 +339,8 @@ class Agent:
 
     @_ORDERS.add
     async def _check_way(self, order: messages.Check) -> None:
-        """Test whether this node can connect to the next node, and report the result to the leader. If checkpoints are
-        copied to node 1 and this is node 0, also begin to copy them.
+        """Test whether this node can connect to the next node, and report the result to the leader. If the test
+        succeeds on node 0, and this run copies checkpoints to node 1, begin to copy them.
         """
         assert self.tls is not None
         assert self.channel is not None
@@ -402,8 +404,8 @@ class Agent:
 
 
 def run_agent(path: str) -> int:
-    """Run the agent of the task in this file, and return its exit code. The file is deleted at once, because it holds
-    credentials and secrets.
+    """Run the agent for the task in the file `path`, and return the agent's exit code. The file is deleted at once,
+    because it holds credentials and secrets.
     """
     try:
         task = NodeTask.from_json(read_json(path, MOST_RECORD))

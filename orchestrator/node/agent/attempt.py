@@ -70,8 +70,8 @@ class Attempt:
     # -- a missing module: the other ranks are stopped before they can report it, so every node must search for it
 
     def seeks(self, report: RankEnd) -> str:
-        """Return the module that every node must search because this rank failed to import it; "" if no search is
-        needed.
+        """Return the name of the module for which every node must search, because this rank failed to import it. Return
+        "" if no search is needed.
         """
         task, module = self.roster.task, missing_module_of(report)
         # A `command:` may use another interpreter than the launcher's.
@@ -97,7 +97,7 @@ class Attempt:
     # -- idle nodes
 
     def note_unused(self, node: int, report: Unused) -> bool:
-        """Record that a node has been idle for long. Return whether all nodes are idle now."""
+        """Record that a node is idle, according to the node's report. Return whether all nodes are idle now."""
         self.unused[node] = report
         self.in_use.discard(node)
         return not self.in_use
@@ -111,7 +111,7 @@ class Attempt:
         return is_first
 
     def idleness(self) -> tuple[int, str]:
-        """Return for how many seconds all nodes have been idle, and a text about their use in that time."""
+        """Return for how many seconds all nodes have been idle, and a text with the use of their devices meanwhile."""
         use = ", ".join(dict.fromkeys(each.use for _, each in sorted(self.unused.items())))
         return min((each.seconds for each in self.unused.values()), default=0), use
 

@@ -70,8 +70,8 @@ class Place:
 
 @dataclass(frozen=True)
 class History:
-    """The records of earlier starts of a job: node 0's events, and the request by which the last start caused this
-    start.
+    """The records of earlier starts of a scheduler's job: node 0's events, and the request for the present start, if
+    the previous start has written one.
     """
 
     events: tuple[Event, ...]
@@ -79,8 +79,8 @@ class History:
 
     @property
     def all_starts(self) -> list[Event]:
-        """Return the recorded events. If the last start requested this start, the list also has an event for this
-        start.
+        """Return the recorded events. If the previous start requested the present start, the list also has an event for
+        the present start.
         """
         word = self.word
         return [*self.events, *([StartingAgain(self.next_attempt, 0, word.cause, word.reason)] if word else [])]
@@ -117,7 +117,7 @@ class History:
 
 
 def placed(task: NodeTask, place: Place) -> NodeTask:
-    """Return the task with the job's hosts and the addresses of its node 0.
+    """Return the task, completed with the hosts of the scheduler's job and the addresses of node 0.
 
     If the plan does not set the number of ranks and the node has no GPU, the node gets one rank per slot. Other nodes
     reach node 0 by its host name, or by the address of the machine that started the agents, because that machine is
@@ -152,8 +152,8 @@ def recorded(run_dir: str, node: int) -> tuple[Event, ...]:
 
 
 def events_of(run_dir: str, node: int, start: int) -> list[Event]:
-    """Return the events that a node's agent has recorded in its newest start; empty if that is not start number
-    `start`.
+    """Return the events that a node's agent has recorded in its newest start. If the number of this start is not
+    `start`, return an empty list.
     """
     now = restart.newest_start(recorded(run_dir, node))
     opened = (each for each in map(restart.opened_start, now) if each is not None)
@@ -197,7 +197,8 @@ def has_succeeded(task: NodeTask) -> bool:
 def wants_another(
     task: NodeTask, events: Sequence[Event], code: int, title: str, *, has_whole_limit: bool = True
 ) -> tuple[Cause, str] | Refusal | None:
-    """Return (cause, reason) if the run must be started again after this agent's end; see `requeue.start_after`.
+    """Return (cause, reason) if the run must be started again after this agent's end. Return NO_PROGRESS if the start
+    reached its time limit without a new checkpoint, and None in all other cases.
 
     A cancelled run is not started again. A run that has succeeded is not started again either, even if node 0's agent
     dies before it reports the success.
@@ -244,8 +245,8 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
     is_first, another = history.last_in_job(place) is None, list[tuple[Cause, str]]()
 
     def leave_word(agent: Agent, code: int) -> None:
-        """Write the request for another start as soon as the exit code is certain, because Slurm sends KILL within
-        KillWait seconds after it has lost a node.
+        """Write the request for another start, if one is needed, as soon as the exit code is certain, because Slurm
+        sends KILL within KillWait seconds after it has lost a node.
         """
         try:
             found = wants_another(task, _own_events(run_dir, node, before), code, title, has_whole_limit=is_first)

@@ -57,8 +57,8 @@ def offered(ready: Mapping[int, Ready]) -> str:
 
 
 def without_it(ready: Mapping[int, Ready]) -> list[int]:
-    """Return the nodes that lack node 0's checkpoint. A checkpoint with the same name but other contents doesn't
-    count.
+    """Return the nodes that lack node 0's checkpoint. A node also lacks the checkpoint if its own checkpoint of the
+    same name has different contents.
     """
     wanted = ready[0].checkpoints[:1]
     return sorted(node for node, each in ready.items() if wanted and wanted[0] not in each.checkpoints)

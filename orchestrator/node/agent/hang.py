@@ -29,8 +29,8 @@ WHILE_RANKS_RUN = (Stalled, Waits)  # after the ranks were ordered to stop, thes
 
 
 class HangSearch:
-    """Searches for the cause of a hang in one attempt, by the ranks' stalls and stacks. `ask` sends an order to all
-    nodes and returns these nodes.
+    """Searches for the cause of a hang in one attempt, from the stalls and the stacks of the ranks. `ask` sends an
+    order to all nodes and returns these nodes.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class HangSearch:
         self.standstill.unseen[node] = float(self.limits.get("other", DEFAULT_LIMITS["other"]))
 
     def slept(self, seconds: float) -> None:
-        """Do not count a pause of the leader, in seconds, as silence of the ranks."""
+        """Do not count `seconds`, for which the leader's process was paused, as silence of the ranks."""
         self.due = self.due and self.due + seconds
         self.standstill.slept(seconds)
 
@@ -133,8 +133,8 @@ class HangSearch:
 
     @HANDLERS.add
     def _on_waits(self, node: int, report: Waits, now: float) -> None:
-        """Request the stacks of all ranks if no rank of node 0 computes. If a rank computes again, withdraw the
-        recorded explanation.
+        """Handle a report on whether any rank of node 0 computes. If none does, request the stacks of all ranks. If a
+        rank computes again, withdraw the recorded explanation of why the start does not proceed.
         """
         self.waits = report if report.seconds else None
         if self.waits is not None:

@@ -74,8 +74,8 @@ class Agents:
             self.by_node[0].send_signal(number)
 
     def code(self) -> int:
-        """Return 0 if all agents exited with 0, else the first other exit code. If signal N ended an agent, its code is
-        128 + N.
+        """Return 0 if all agents exited with 0, else the first exit code that is not 0. If signal N ended an agent, its
+        code is 128 + N.
         """
         codes = [process.returncode for process in self.by_node.values()]
         return next((code if code > 0 else 128 - code for code in codes if code), 0)
@@ -148,8 +148,8 @@ def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tu
 
 
 def agent_argv(place: Place, run_dir: str) -> list[str]:
-    """Return the command that starts a node's agent. Node 0's agent is a local program; the others are started by the
-    scheduler's remote command.
+    """Return the command that starts a node's agent. Node 0's agent is a local program; the other agents are started by
+    the scheduler's remote command.
     """
     words = [place.kind, place.number, str(place.start), str(place.node), ",".join(place.hosts)]
     words += [str(place.limit or "-"), str(place.slots or "-")]

@@ -1,5 +1,5 @@
-"""Connects to the gang's leader. The run's credentials determine the leader's ports, and a member that answers on
-one of these ports is the leader.
+"""Connects to the gang's leader. The run's credentials determine the leader's ports. If a member of the run answers on
+one of these ports, it is the leader.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ async def join(
 ) -> Channel:
     """Try to connect to the leader until it has admitted this node, and return the channel.
 
-    If this takes longer than LATE_SECONDS, `tell` receives the reason, and each new reason after that. `hello_at`
-    receives the local address of the connection to node 0. There is a pause before each new try, because no event
-    reports that a port of another machine has opened. Raises ChannelError with the problem of each address if the time
-    for joining has passed.
+    If this takes longer than LATE_SECONDS, `tell` receives the reason, and later each new reason. `hello_at` receives
+    the local address of the connection to node 0. There is a pause before each new try, because no event reports that a
+    port of another machine has opened. If the time for joining has passed, raises ChannelError with the problem of each
+    address.
     """
     end, pause = time.monotonic() + task.join_timeout, FIRST_PAUSE
     ports = gang_ports(task.credentials, task.port_range)
@@ -154,8 +154,8 @@ def _problem_of(attempt: asyncio.Task[Channel]) -> str | None:
 
 
 def _leave(attempts: Iterable[asyncio.Task[Channel]]) -> None:
-    """Close the channels of these attempts. Unfinished attempts are closed once they have authenticated themselves. If
-    they were cancelled, node 0 would count this node as a peer that failed to authenticate itself.
+    """Close the channels of these connection attempts. An unfinished attempt is not cancelled, but closed once it has
+    authenticated itself, because node 0 would count a cancelled one as a failure to authenticate.
     """
     for attempt in attempts:
         attempt.add_done_callback(_close)

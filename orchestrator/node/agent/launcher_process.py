@@ -163,7 +163,9 @@ class LauncherProcess:
         return self.task.container is None or self.attempt in (None, attempt)
 
     async def dismiss(self) -> None:
-        """End the launcher, even if it is still being started. As always, its end is reported to `on_report`."""
+        """End the launcher, even if it is still being started. When the launcher has ended, `on_report` receives
+        LauncherGone.
+        """
         self.is_dismissed = True
         await self.end()
 
@@ -207,8 +209,8 @@ class LauncherProcess:
         self.on_report(LauncherGone(code, tuple(last_lines(self.log_path, self.masked))))
 
     async def _remove_container(self) -> list[str]:
-        """Remove the launcher's containers, most of which have removed themselves already. Return the containers that
-        can't be removed.
+        """Remove the launcher's containers that still exist, although most containers remove themselves. Return the
+        containers that can't be removed.
         """
         if self.container.get("runtime") in SHARES_TMP:
             await in_thread(remove_scratch, self.task)

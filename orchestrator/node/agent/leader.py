@@ -2,7 +2,8 @@
 module does no I/O.
 
 The table PHASES at the end of the module lists what each phase waits for, and what follows the phase. Handlers take the
-nodes' reports. The clock (seconds, monotonic) is an argument. `send` sends orders, and `record` writes events.
+nodes' reports. The present time (seconds, monotonic) is an argument of the methods. `send` sends orders, and `record`
+writes events.
 """
 
 from __future__ import annotations
@@ -207,7 +208,7 @@ class Leader:
             self.send(each.node_rank, messages.Go(self.attempt, each, addr, port, resume_from, checksum))
 
     def _stop(self, cause: Cause = Cause.NONE, grace: float = FAILURE_GRACE, *, outranks: bool = False) -> None:
-        """Order the ranks to stop at a step boundary. If `cause` is NONE, the reason is a failure.
+        """Order the ranks to stop at a step boundary. The cause NONE means that a failure is the reason.
 
         If the ranks are already stopping, they get a new order only if `outranks` is True, which means that the new
         cause has a higher priority.
@@ -240,7 +241,7 @@ class Leader:
         self._prepare(now)
 
     def _fail(self, rule: Rule, reason: str, **more: Any) -> None:
-        """End the gang for a failure that no rank has caused."""
+        """End the gang because of a failure that no rank has caused."""
         self._end(Outcome.FAILED, rule.cause, reason, **more)
 
     def _end(self, outcome: str, cause: str, reason: str, **more: Any) -> None:
@@ -322,8 +323,8 @@ class Leader:
 
     @_HANDLERS.add
     def _on_signal(self, node: int, report: messages.SignalReceived, now: float) -> None:
-        """Stop the ranks at a step boundary after a signal to an agent. If the user cancelled with --now, stop them at
-        once.
+        """Stop the ranks at a step boundary after a signal to an agent. If the signal comes from `orch cancel --now`,
+        stop them at once.
 
         A signal that arrives after the loss of a node is ignored, because srun sends TERM to all other nodes after a
         loss.
@@ -349,8 +350,8 @@ class Leader:
 
     @_HANDLERS.add
     def _on_unused(self, node: int, report: messages.Unused, now: float) -> None:
-        """Record that a node has been idle for long. If all nodes are idle now, record this too, and end the run if the
-        job requests it.
+        """Record that a node has been idle for the time limit. If all nodes are idle now, record this too, and end
+        the run if the job requests it.
         """
         if self.phase is not Phase.RUNNING or not self.ranks.note_unused(node, report):
             return

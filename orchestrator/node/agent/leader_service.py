@@ -1,5 +1,5 @@
-"""Runs the gang's leader on node 0: accepts connections, calls the clock, and passes messages to the Leader, which does
-no I/O itself.
+"""Runs the gang's leader on node 0. It accepts connections and passes messages and the time to the Leader, which
+does no I/O itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ LINGER_SECONDS = 15.0  # seconds for which nodes that join late still receive th
 
 
 class LeaderService:
-    """The running leader of a gang, with its server and its clock."""
+    """The running leader of a gang, with the server to which the nodes connect, and the task that lets the leader
+    handle time-outs.
+    """
 
     def __init__(self, task: NodeTask, tls: Tls | None, events: EventLog) -> None:
         self.task, self.tls, self.events = task, tls, events

@@ -37,7 +37,7 @@ class Stranger:
 class Strangers:
     """The connections whose peers have not authenticated themselves yet, the oldest first.
 
-    All nodes of a gang may connect at once, so each method is fast, however many connections there are.
+    Each method is fast for any number of connections, because all nodes of a gang may connect at once.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class Strangers:
         return next(iter(self._all))
 
     def alike(self, stranger: Stranger) -> OrderedDict[Stranger, None]:
-        """Return the connections that have the same source address and the same local address as this connection. They
-        include this connection.
+        """Return the connections that have the same source address and the same local address as this connection,
+        including this connection itself.
         """
         return self._alike[stranger.addr, stranger.at]
 
@@ -93,8 +93,8 @@ class Listener:
         members: int = 0,
         tell: Callable[[Mapping[str, int]], None] = lambda counts: None,
     ) -> None:
-        """Listen until close(). `serve` receives each member's channel. `tell` receives the rejected peers whenever
-        their number has doubled.
+        """Listen until close(). `serve` receives each member's channel. Whenever the number of rejected peers has
+        doubled, `tell` receives their addresses, each with the number of rejections.
         """
         self.tls, self.socks, self.serve, self.tell = tls, list(socks), serve, tell
         self.most = MAX_STRANGERS + members  # all members may connect at the same moment

@@ -1,5 +1,5 @@
-"""The members of a gang from the leader's view: each member sends a hello message, and then its reports reach the
-leader.
+"""The agents that have joined a gang's leader. A member's first message is its hello message. Its later messages are
+reports, which are passed to the leader.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Members:
         self.on_left(node, reason)
 
     def _admitted(self, channel: Channel, first: Message) -> Hello:
-        """Check a peer's first message, and return the hello message of a node that has not joined yet. Raises
-        ChannelError for a second agent of the same node, because it must not displace the first.
+        """Check a peer's first message, and return the hello message in it. Raises ChannelError if the message has no
+        valid hello message, or if an agent of the same node has joined already.
         """
         said = read(Introduction, first, lenient=True)
         if said.to != LEADER:  # the peer wanted another listener, but its connection was redirected to this one

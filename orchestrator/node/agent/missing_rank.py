@@ -1,5 +1,5 @@
-"""Finds the rank that has not entered the collective in which others wait, from NCCL flight recorder dumps. The module
-does no I/O.
+"""Finds the rank that has not entered the collective in which other ranks wait. It is found in the dumps of NCCL's
+flight recorders. The module does no I/O.
 
 `Groups` maps each process group of a rank to its state (see orchestrator.node.launcher.flight_recorder). A rank that
 waits in a collective itself is named only if no other rank is to blame, because it may wait for the missing rank in
@@ -37,7 +37,8 @@ class _Wait:
 
 
 def missing_rank(recorders: Mapping[int, Groups]) -> Missing | None:
-    """Return the rank for which the other ranks wait in a collective; None if the recorders do not show it.
+    """Return the rank for which the other ranks wait in a collective. Return None if the flight recorders do not show
+    such a rank.
 
     recorders: for each rank, its process groups by name; empty if the rank left no dump.
     """
@@ -48,7 +49,9 @@ def missing_rank(recorders: Mapping[int, Groups]) -> Missing | None:
 
 
 def _by_group(recorders: Mapping[int, Groups]) -> dict[str, dict[int, ProcessGroup]]:
-    """Return the records by process group: for each group's name, the record of each rank."""
+    """Return a dict from the name of each process group to another dict, which maps each rank to its record of this
+    group.
+    """
     found: dict[str, dict[int, ProcessGroup]] = {}
     for rank, groups in recorders.items():
         for name, group in groups.items():

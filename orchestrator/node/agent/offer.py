@@ -21,8 +21,8 @@ LOOK_SECONDS = 5.0  # the time limit of such a search in seconds
 
 
 class Offer:
-    """The checkpoint from which an attempt was to resume, on node 0. `there` names the checkpoints that exist when the
-    attempt begins.
+    """The checkpoint on node 0 from which an attempt was to resume. `there` has the names of the checkpoints that
+    existed when the attempt began.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ HEARTBEAT_SECONDS = 2.0
 
 
 class Presence:
-    """The nodes of a gang, as node 0 sees them. The clock (seconds, monotonic) is an argument."""
+    """The nodes of a gang, as node 0 sees them. The present time (seconds, monotonic) is an argument of the methods."""
 
     def __init__(self, started: float, link_timeout: float) -> None:
         self.link_timeout, self.ticked = link_timeout, started
@@ -38,8 +38,8 @@ class Presence:
         return late
 
     def lose(self, node: int, reason: str, now: float) -> float | None:
-        """Mark a node as lost. If the node left because this process was paused, return the length of that pause,
-        else None.
+        """Mark a node as lost. If the node left because this process was paused, return the length of that pause in
+        seconds. Otherwise return None.
         """
         self.lost[node] = reason
         if self.slept <= self.link_timeout or now - self.woke > self.link_timeout:
@@ -57,8 +57,8 @@ class Presence:
     def is_settled(self, now: float) -> bool:
         """Return whether every node that is not lost has sent a message recently.
 
-        A failing switch disconnects several nodes. If other nodes are silent too, they may soon be lost. They are then
-        reported together with the first lost node.
+        A failing switch disconnects several nodes at about the same time. If a node is silent when another is lost, it
+        may be lost soon too. The leader waits for this, and then reports all lost nodes together.
         """
         known = now - self.link_timeout / 2
         return all(when >= known or node in self.lost for node, when in self.seen.items())

@@ -235,7 +235,9 @@ class Ranks:
                 self.launcher.kill()
 
     def _look_at_folders(self) -> None:
-        """Report to the leader if the run's folder on this node was removed, or a part of it that a start needs."""
+        """Report to the leader if the run's folder on this node was removed, or if a part of the folder that the ranks
+        need for a start was removed.
+        """
         removed = [folder.path for folder in self.folders if folder.is_removed()]
         if len(removed) > len(self.removed):
             self.removed = removed
@@ -340,8 +342,8 @@ class Ranks:
 
     @contextlib.contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
-        """Record any error that occurs while the details of a rank's end are collected. The end itself is still
-        reported.
+        """Within the block, which collects details of a rank's end, record errors instead of raising them, so that the
+        end itself is still reported.
         """
         try:
             yield
@@ -423,8 +425,8 @@ class Ranks:
 
     @_HANDLERS.add
     async def _became_idle(self, report: messages.RanksIdle) -> None:
-        """Record that the attempt's ranks have ended. If the report's `killed` is None, this agent ends the processes
-        that the ranks have left.
+        """Record that all ranks of the attempt have ended. If the report's `killed` is None, this agent ends the
+        processes that the ranks have left running.
         """
         self.stop_deadline, killed, survivors = None, report.killed, report.survivors
         if self.offer is not None:

@@ -35,8 +35,8 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
 def replay(path: str) -> int:
-    """Run the rank in the order file, and return the program's exit code. If signal N ended the program, the code is
-    128 + N. If the program could not start, the code is 1.
+    """Run the rank that the order file describes, and return the program's exit code. If signal N ended the program,
+    the code is 128 + N. If the program could not start, the code is 1.
 
     The order file is deleted at once because it contains secrets. Its folder is deleted at the end.
     """
@@ -116,7 +116,9 @@ def _variables(task: NodeTask, binding: Binding, order: dict[str, Any]) -> dict[
 
 
 def _own_gpu(task: NodeTask, local_rank: int) -> dict[str, str]:
-    """Return CUDA_VISIBLE_DEVICES for a rank that runs alone: the rank's own GPU among the node's; {} without GPUs."""
+    """Return a dict with CUDA_VISIBLE_DEVICES for a rank that runs alone: the GPU of the rank among the node's GPUs. If
+    the node has no such GPU, the dict is empty.
+    """
     shown = task.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
     seen = [str(number) for number in range(gpus())] if shown is None else [part for part in shown.split(",") if part]
     return {"CUDA_VISIBLE_DEVICES": seen[local_rank]} if local_rank < len(seen) else {}

@@ -23,7 +23,7 @@ class Roster:
         self.folders_lost: dict[int, str] = {}  # the run's folder, on each node that lost it
 
     def add(self, hello: Hello, reached_at: str) -> None:
-        """Add a node, and the address by which this node has reached node 0."""
+        """Add a node, and the address at which this node has reached node 0."""
         self.hellos[hello.node_rank] = hello
         if hello.node_rank:
             self.reached_at[hello.node_rank] = reached_at
@@ -75,8 +75,7 @@ class Roster:
         return found.pop() if len(found) == 1 else ""
 
     def master_addr(self, node: int) -> str:
-        """Return the address by which a node's ranks reach node 0. This is the address that the node's agent has used.
-
-        Node 0's own ranks use the address that another node has used.
+        """Return the address at which a node's ranks reach node 0. For other nodes, this is the address that the node's
+        agent has used. For node 0's own ranks, it is the address that another node has used.
         """
         return self.reached_at.get(node) or self.store_addr() or next(iter(self.reached_at.values()))

@@ -24,8 +24,8 @@ ANSWER_SECONDS = 30.0  # Slurm's controller may need seconds to start a step whe
 
 
 def start_number(environ: Mapping[str, str]) -> int:
-    """Return how many times the agents were started before, by Slurm's requeues or by the first process of a job with
-    spare nodes.
+    """Return the number of this start of the agents, counted from 0. Each requeue by Slurm is a new start, and so is
+    each srun in a job with spare nodes.
     """
     return int(environ.get(START) or environ.get("SLURM_RESTART_COUNT") or 0)
 
@@ -74,11 +74,11 @@ def answers(host: str) -> bool:
 
 
 def _requeue_without_script(run_dir: str, place: Place) -> None:
-    """Requeue the job if the machine that ran its batch script is lost, because Slurm would keep the job without a
-    script.
+    """If the machine that ran the job's batch script is lost, requeue the job, because Slurm would keep the job without
+    a script.
 
-    An agent that has lost its connection to node 0 calls this. If the run has no restart left, the job is requeued too,
-    and its next start ends at once, because there is no other way in which Slurm reports a failed job.
+    An agent that has lost its connection to node 0 calls this. If the run has no restart left, the job is requeued too.
+    Its next start then ends at once, and so Slurm reports the job as failed, which is not possible in another way.
     """
     path = word_path(run_dir, place.kind, place.start)
     last = of(events_of(run_dir, place.node, place.start), GaveUp)[-1:]

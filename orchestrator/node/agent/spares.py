@@ -1,8 +1,8 @@
 """The first process of a Slurm job with spare nodes. It starts the agents with one srun after another.
 
 The job has more nodes than the run needs, and Slurm keeps the job if a node is lost. The next srun then uses a spare
-node instead of the lost node, so no requeue is needed. This process and node 0's agent run on the first node of the
-job. So the first node can't be replaced. If it is lost, another agent requeues the job (`agent.slurm`).
+node instead of the lost node, so no requeue is needed. The job's first node can't be replaced, because this process and
+node 0's agent run on it. If the first node is lost, another agent requeues the job (`agent.slurm`).
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Start:
         return {node for node in range(1, len(self.hosts)) if node in lost}
 
     def has_ended(self) -> bool:
-        """Return whether node 0's agent, which runs on this machine, has ended, or an agent has requested another
-        start.
+        """Return True if node 0's agent, which runs on this machine, has ended, or if an agent has requested that
+        the run is started again.
         """
         agent = read_small_record(f"{node_folder(self.run_dir, 0)}/agent.json") or {}
         if agent.get("start") != self.number or type(agent.get("pid")) is not int:
@@ -80,9 +80,11 @@ class Start:
 
 
 def run_starts(run_dir: str, log: str, *srun: str) -> int:
-    """Start the agents again and again, until this job can't continue. Return EXIT_REQUEUE if the job must be requeued.
+    """Start the agents again and again, until this job can't continue. Return EXIT_REQUEUE if the job must be requeued,
+    else an exit code.
 
-    log: the pattern of the log's file name, in srun's syntax. srun: the srun command without its nodes and its log.
+    log: the pattern of the log's file name, in srun's syntax. srun: the srun command without the options for its nodes
+    and its log.
     """
     try:
         task = NodeTask.from_json(read_json(f"{node_folder(run_dir, 0)}/task.json", MOST_RECORD, run_dir))
@@ -104,7 +106,8 @@ def run_starts(run_dir: str, log: str, *srun: str) -> int:
 def _request_after(start: Start) -> Again | None:
     """Return the request for another start; None if there is no request.
 
-    If node 0's agent has vanished, another machine writes the request, and a network file system may show it late.
+    If node 0's agent was killed, the agent of another machine writes the request, and a network file system may show
+    the request late.
     """
     late, cancel = time.monotonic() + SHOWN_SECONDS, f"{start.run_dir}/cancel.json"
     while (word := read_word(start.word)) is None and start.has_vanished() and time.monotonic() < late:

@@ -1,8 +1,8 @@
 """Detects stalled ranks of one node from their heartbeats and the limits of each phase. The module does no I/O.
 
-In phase `train`, a rank that has completed steps may be silent for max(limit, 10 median steps). The first step,
-evaluation, saving and everything before training have a second, longer limit. Only this node's own monotonic clock is
-used. The leader decides which stall counts as a hang (standstill.py).
+In phase `train`, a rank that has completed steps may be silent for its limit or for 10 times its median step time,
+whichever is longer. The first step, evaluation, saving and everything before training have a second, longer limit. Only
+this node's own monotonic clock is used. The leader decides which stall counts as a hang (standstill.py).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StallDetector:
     ranks: dict[int, RankHeartbeats] = field(default_factory=dict)
 
     def forgive(self, seconds: float) -> None:
-        """Subtract a pause of this agent, in seconds, from every rank's silence."""
+        """Subtract `seconds`, for which this agent was paused, from every rank's silence."""
         for known in self.ranks.values():
             known.changed += seconds
 
@@ -90,11 +90,11 @@ class StallDetector:
         return stalls
 
     def patient_until(self, ranks: Iterable[int], now: float) -> float:
-        """Return the latest time until which one of these ranks may be silent in a phase with a longer limit, such as
-        evaluation or saving; 0 if no rank is within such a limit.
+        """Return the time at which the longest limit of these ranks ends, if one of them is in a phase with a longer
+        limit, such as evaluation or saving. Return 0 if no rank is in such a phase.
 
-        Only a phase that the program has reported has a longer limit. If a program sends no heartbeats, its output is
-        watched instead, and the program is in no such phase.
+        Only a phase that the program has reported has a longer limit. A program without heartbeats reports no phase,
+        and its output is watched instead.
         """
         watched = [self.ranks[rank] for rank in ranks if rank in self.ranks]
         inside = [each for each in watched if not each.is_between_steps and each.phase not in ("", "output", "done")]

@@ -1,4 +1,5 @@
-"""Decides which stalled ranks of all nodes count as a hang. The module does no I/O, and the clock is an argument.
+"""Decides which stalled ranks of all nodes count as a hang. The module does no I/O, and the present time is an
+argument.
 
 A rank that waits between two steps may wait for a rank that saves or evaluates alone. So while any rank of the run is
 within the longer limit of such a phase, the time does not count against ranks between two steps. If a node's heartbeats
@@ -68,7 +69,7 @@ class Standstill:
         self.unseen.pop(node, None)
 
     def slept(self, seconds: float) -> None:
-        """Exclude a pause of the leader, in seconds, from all ranks' silence."""
+        """Exclude `seconds`, for which the leader's process was paused, from all ranks' silence."""
         self.stalls = {rank: replace(stall, since=stall.since + seconds) for rank, stall in self.stalls.items()}
         self.patience = {node: until + seconds for node, until in self.patience.items()}
         self.waited += seconds

@@ -89,7 +89,9 @@ class Tls:
 
 
 def bound_buffers() -> None:
-    """Make asyncio read TLS data in pieces of BUFFER_BYTES. Before Python 3.11, asyncio has no such buffer to limit."""
+    """Make asyncio read TLS data in pieces of BUFFER_BYTES. Do nothing before Python 3.11, whose asyncio has no setting
+    for this.
+    """
     if hasattr(sslproto.SSLProtocol, "max_size"):
         sslproto.SSLProtocol.max_size = BUFFER_BYTES
 

@@ -47,7 +47,9 @@ SHARES_TMP = ("apptainer",)  # runtimes whose containers use the node's /tmp by 
 
 @dataclass(frozen=True)
 class NodeResources:
-    """Facts that only the node knows: the user, the resources of the ranks, and the configuration of the engine."""
+    """Facts that can be determined only on the node: the user, the resources of the ranks, and the configuration of the
+    container engine.
+    """
 
     user: str = "UID:GID"
     name: str = "USER"
@@ -123,8 +125,8 @@ def mounts(task: NodeTask, attempt: int) -> list[Mount]:
 
 
 def _mounts(task: NodeTask, resources: NodeResources, attempt: int) -> list[Mount]:
-    """Return the container's mounts and the site's configuration files. If a mount of the job has the same path as a
-    site's file, the site's file is left out.
+    """Return the container's mounts, and one more mount for each of the site's configuration files. A file is left out
+    if another mount has the same path.
     """
     found = mounts(task, attempt)
     targets = {mount.target for mount in found}
@@ -132,9 +134,11 @@ def _mounts(task: NodeTask, resources: NodeResources, attempt: int) -> list[Moun
 
 
 def places_in_view(task: NodeTask, attempt: int) -> list[tuple[str, str]]:
-    """Return (source, path of the mount point on the node) for each mount inside the container's view.
+    """Return (source, path of the mount point on the node) for each mount whose mount point is inside the container's
+    view.
 
-    The view is the folder of the node that is mounted first, and the other mounts appear in it.
+    The view is the folder that the container sees as the parent of the run's folder. It is mounted first, so the other
+    mount points are folders in it.
     """
     above, view = os.path.dirname(task.run_dir), container_view(task.run_dir)
     inside = [mount for mount in mounts(task, attempt) if mount.target.startswith(f"{above}/")]
@@ -142,7 +146,8 @@ def places_in_view(task: NodeTask, attempt: int) -> list[tuple[str, str]]:
 
 
 def scratch_folder(task: NodeTask) -> str:
-    """Return the folder that is mounted at /tmp in a container that would otherwise share the node's /tmp.
+    """Return the folder of the node that is mounted at /tmp in the container. Without this mount, the container would
+    share the node's /tmp.
 
     The folder is removed when the container ends.
     """

@@ -58,8 +58,8 @@ class Found:
 
 
 def ask(runtime: str) -> Engine:
-    """Return the runtime's facts about itself. Raises EngineError if the runtime is missing, does not answer, or
-    refuses this user.
+    """Query the container runtime, and return its version and other facts. Raises EngineError if the runtime is
+    missing, does not answer, or refuses this user.
     """
     if runtime == "docker":
         found = parse_json(call(runtime, "info", "--format", "{{json .}}") or "{}")
@@ -82,7 +82,7 @@ def ask(runtime: str) -> Engine:
 def engine_pid(engine: str) -> int:
     """Return the pid of the process that starts containers: docker's daemon, or this process for other engines.
 
-    The kernel reports the daemon's pid for the other end of the daemon's socket.
+    The kernel reports the daemon's pid for a connection to the daemon's socket.
     """
     path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if engine == "docker" and path.startswith("unix://"):
@@ -93,7 +93,9 @@ def engine_pid(engine: str) -> int:
 
 
 def can_lift_limits(pid: int) -> bool:
-    """Return whether the process has CAP_SYS_RESOURCE. A daemon that runs in a container may lack it."""
+    """Return whether the process may raise its limits without bound, by the capability CAP_SYS_RESOURCE. An engine's
+    daemon that runs in a container may lack this capability.
+    """
     return bool(int(status_of(pid, "CapEff") or "0", 16) >> CAP_SYS_RESOURCE & 1)
 
 
@@ -101,7 +103,9 @@ def can_lift_limits(pid: int) -> bool:
 
 
 def ours(engine: str, run_id: str | None = None, node: int | None = None) -> list[Found]:
-    """Return this user's containers of orch, running or not. Raises EngineError if the engine does not answer."""
+    """Return the containers that orch has started for this user, running or not. If `run_id` or `node` is given, return
+    only the containers of this run or node. Raises EngineError if the engine does not answer.
+    """
     filters = [f"label={RUN}={run_id}" if run_id else f"label={RUN}", f"label={OWNER}={os.getuid()}"]
     filters += [f"label={NODE}={node}"] if node is not None else []
     words = [word for each in filters for word in ("--filter", each)]
@@ -157,9 +161,9 @@ def recorded(node_dir: str) -> str | None:
 def end_containers(
     run_id: str, node_dirs: list[str], node: int | None = None, *, anywhere: bool = False
 ) -> tuple[int, list[str]]:
-    """Remove the run's containers from the engines that its agents recorded. With `anywhere`, search docker too.
+    """Remove the run's containers from the engines that the run's agents recorded. With `anywhere`, also search docker.
 
-    Return the number of removed containers, and descriptions of the remaining ones.
+    Return the number of removed containers, and descriptions of the remaining containers.
     """
     known = {engine for folder in node_dirs if (engine := recorded(folder)) is not None}
     removed, left = 0, []
@@ -175,8 +179,8 @@ def end_containers(
 
 
 def everywhere(node_dirs: Iterable[str]) -> list[Found]:
-    """Return this user's containers of orch from the engines that these agents recorded. If docker answers, search
-    it too.
+    """Return this user's containers of orch from all engines that agents recorded in the folders `node_dirs`. If docker
+    answers, search docker too.
     """
     found: list[Found] = []
     for engine in {*_likely(), *filter(None, map(recorded, node_dirs))}:
@@ -186,7 +190,7 @@ def everywhere(node_dirs: Iterable[str]) -> list[Found]:
 
 
 def _likely() -> tuple[str, ...]:
-    """Return the engines that are searched even if no agent has recorded them.
+    """Return the engines that are searched for containers even if no agent has recorded them.
 
     Podman is not searched, because its first use by a user leaves a process behind.
     """

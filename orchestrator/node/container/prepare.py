@@ -93,8 +93,8 @@ def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
 
 
 def _make_places(task: NodeTask, attempt: int) -> None:
-    """Create the files and folders to mount. An engine would not create them, or would create them with root as the
-    owner.
+    """Create the files and folders that will be mounted. An engine would refuse a missing file or folder, or would
+    create it with root as the owner.
     """
     folders = [path for path in written_inside(task, attempt) if path != metrics_file(task.run_dir)]
     folders += [task.inputs_dir] if task.inputs else []
@@ -129,8 +129,8 @@ def remove_scratch(task: NodeTask) -> None:
 
 
 def remove_compiled(task: NodeTask) -> None:
-    """Remove the code that the run's ranks have compiled in containers on this node, after the last container has
-    ended.
+    """Remove the code that the run's ranks have compiled in containers on this node. This is called after the last
+    container has ended.
     """
     if task.container is not None:
         shutil.rmtree(compiled_folder(task), ignore_errors=True)
@@ -144,8 +144,8 @@ def container_id(cidfile: str) -> str:
 
 
 def pinned(task: NodeTask, record: Mapping[str, Any]) -> NodeTask:
-    """Return the task with the image id that its first start used. So later starts use the same image, even if its
-    tag moves.
+    """Return the task with the id of the image that the run's first start used on this node. So later starts use the
+    same image, even if the image's tag moves.
     """
     if task.container is None or not record.get("image_id"):
         return task
@@ -163,8 +163,8 @@ def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
 
 
 def ended_with(task: NodeTask, code: int) -> int:
-    """Convert the container runtime's exit code to the launcher's. If signal N ended the launcher, the runtime exits
-    with 128 + N, and this returns -N.
+    """Convert the container runtime's exit code to the launcher's exit code. If signal N ended the launcher, the
+    runtime exits with 128 + N. In this case return -N.
     """
     if task.container is None or code <= 128 or code - 128 not in set(signal.Signals):
         return code
@@ -271,17 +271,18 @@ def node_resources(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -
 
 
 def own_limits() -> tuple[str, ...]:
-    """Return this process's own limits as options for podman. Without these options, podman would raise the limits.
+    """Return this process's own limits as options for podman.
 
-    If podman itself runs in a container, it has no permission to raise them.
+    Without these options, podman would try to raise the limits. This fails if podman has no permission for it, for
+    example inside a container.
     """
     kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
     return tuple(f"{name}={resource.getrlimit(kind)[1]}:{resource.getrlimit(kind)[1]}" for name, kind in kinds.items())
 
 
 def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that this node's ranks may use. Their names are also valid outside of the job's allocation,
-    because an engine's daemon runs outside.
+    """Return the GPUs that this node's ranks may use, by UUID or number. The names are also valid outside of the
+    scheduler's job, because an engine's daemon runs outside of the job.
 
     The first of these that exists is returned:
 
@@ -306,8 +307,8 @@ def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _as_named(gpus: tuple[str, ...], gpu_flag: str) -> tuple[str, ...]:
-    """Return the names of the GPUs for CDI. Whole cards are named by number, because some versions of CDI don't know
-    their UUIDs.
+    """Return the names by which the engine knows the GPUs. CDI (Container Device Interface) gets the number of a whole
+    card, because some versions of CDI don't know the cards' UUIDs.
     """
     if gpu_flag != "cdi":
         return gpus

@@ -63,9 +63,11 @@ def run_adapter() -> int:
 
 
 def _lasting(came: socket.socket) -> socket.socket:
-    """Return a socket that debugpy uses instead of a debugger's connection. It stays writable until debugpy closes it.
+    """Return a socket that debugpy uses instead of a debugger's connection. The socket stays writable until debugpy
+    closes it.
 
-    Without it, debugpy would end and abandon the rank if a debugger disconnected before its answer was sent.
+    A debugger may disconnect before debugpy has sent its answer. If debugpy then failed to send the answer, debugpy
+    would end and abandon the rank.
     """
     ours, debugpys = socket.socketpair()
     for ends in ((came, ours), (ours, came)):

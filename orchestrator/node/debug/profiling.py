@@ -33,8 +33,10 @@ def print_profile(run_dir: str, node_rank: str, run_id: str, boundary: str, step
 
 
 def record(run_dir: str, node_rank: int, steps: int, seconds: float) -> list[dict[str, Any]]:
-    """Request profiles of the next steps. Return the files that each rank of this node has recorded, by name, in
-    base64. If a rank has recorded no files, return the reason.
+    """Request profiles of the next steps. Return one entry per rank of this node, with the recorded files as a dict
+    from name to content in base64.
+
+    If a rank has recorded no files, its entry has the reason.
     """
     folder = node_folder(run_dir, node_rank)
     started = started_last(f"{folder}/events.jsonl")
@@ -50,8 +52,8 @@ def record(run_dir: str, node_rank: int, steps: int, seconds: float) -> list[dic
 
 
 def _answers(events: str, attempt: str, order: Order, end: float) -> list[dict[str, Any]]:
-    """Wait until all ranks have recorded or ended, or until time `end`. Then return each rank's files, or the reason
-    why there are none.
+    """Wait until each rank has recorded its profile or ended, or until time `end`. Then return each rank's files, or
+    the reason why a rank has no files.
 
     When a rank's trace has its final name, the rank has finished recording, because it writes the trace last.
     """

@@ -81,10 +81,12 @@ def _why_refused(pid: int) -> str:
 
 
 def why_refused(owner: int, me: int, capabilities: int, scope: str) -> str:
-    """Return which setting of this machine forbids ptrace, or "" if no setting does.
+    """Return a sentence about the rule of this machine that forbids to inspect a process with ptrace, or "" if no rule
+    does.
 
-    `capabilities` is the bounding set of this process as a bit mask, which has all capabilities that the process could
-    ever get. `scope` is kernel.yama.ptrace_scope, or "0" if this setting does not exist.
+    `owner` is the uid of the process, and `me` is the uid of this process. `capabilities` is a bit mask of all
+    capabilities that this process could ever get (its bounding set). `scope` is kernel.yama.ptrace_scope, or "0" if
+    this setting does not exist.
     """
     if me not in (owner, 0):
         return f"it runs as {user_in_words(owner)}: only that user or root may look into it"

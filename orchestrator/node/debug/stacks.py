@@ -104,10 +104,10 @@ def look(run_dir: str, node_rank: int, run_id: str) -> list[RankStacks]:
 
 
 def _who_answers(rank: int, process: Process) -> dict[int, Process]:
-    """Return the processes to signal, by rank. If the process is another launcher, such as torchrun, these are the main
-    processes of its ranks.
+    """Return a dict from rank to the process that gets the signal to write its stacks.
 
-    Return {} if one of the processes has no handler for the signal.
+    If `process` is another launcher, such as torchrun, the dict has the main processes of that launcher's ranks. Return
+    {} if one of these processes has no handler for the signal.
     """
     if would_answer(process.pid):
         return {rank: process}
@@ -134,7 +134,7 @@ def started_last(path: str) -> Started | None:
 
 
 def _inner_pid(pid: int) -> int:
-    """Return the pid of a process as its own container numbers it."""
+    """Return the pid that a process has inside its container. For a process outside of a container, return `pid`."""
     pids = status_of(pid, "NSpid").split()
     return int(pids[-1]) if pids else pid
 
@@ -175,7 +175,9 @@ class _Answer:
 
 
 def _own_frames(thread: Thread) -> Thread:
-    """Return the thread without the frames of orch's launcher, which has called the program."""
+    """Return the thread with only the frames of the user's program. The frames of orch's launcher, which called the
+    program, are removed.
+    """
     ours = (number for number, frame in enumerate(thread.frames) if frame.file.endswith(LAUNCHERS))
     return replace(thread, frames=thread.frames[: next(ours, len(thread.frames))])
 

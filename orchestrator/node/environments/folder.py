@@ -116,7 +116,9 @@ def hold(folder: str) -> int:
 
 @contextlib.contextmanager
 def unused(folder: str) -> Iterator[bool]:
-    """Yield True if no agent uses the environment, else False. Within the block, no agent can begin to use it."""
+    """Yield True if no agent uses the environment, else False. If True is yielded, no agent can begin to use the
+    environment within the `with` block.
+    """
     try:
         descriptor = os.open(f"{folder}/{MANIFEST}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -16,7 +16,7 @@ from orchestrator.protocol.reading import names_in
 
 @dataclass(frozen=True)
 class Old:
-    """An item in a cache that was not used for long."""
+    """An item in a cache that has not been used recently."""
 
     kind: str  # environment, wheel, or folder (of an interrupted installation)
     path: str

@@ -40,7 +40,9 @@ def recorder_settings(folder: str, torch_version: str = "") -> dict[str, str]:
 
 
 def ask_for_dumps(folder: str, ranks: Iterable[int]) -> list[int]:
-    """Request dumps from these ranks through their pipes. Return the ranks whose flight recorder reads its pipe."""
+    """Request dumps from these ranks through their pipes. Return the ranks whose flight recorder reads its pipe and
+    will therefore answer.
+    """
     asked = []
     for rank in ranks:
         # there is no pipe or no listener, because the rank does not use NCCL, or has not joined yet
@@ -65,7 +67,8 @@ def remove_pipes(folder: str, ranks: Iterable[int]) -> None:
 
 
 def read_groups(folder: str, rank: int) -> dict[str, Any] | None:
-    """Return a rank's process groups by name, from its dump. Return None if there is no readable dump.
+    """Return a dict from the name of each process group to the group's state, from a rank's dump. Return None if there
+    is no readable dump.
 
     Each group has its description and the number of the last collective that the rank entered. If the rank waits, the
     group also has the number and name of the first unfinished collective.

@@ -1,8 +1,8 @@
 """The launcher, one process per node in the runtime: imports torch once, holds the store's port, forks and reaps ranks.
 
 The agent sends orders as JSON lines to stdin. The launcher sends reports to its original stdout. If stdin ends, the
-agent has ended, so the launcher ends the ranks. Forking is unsafe in a process with threads. So the launcher starts no
-threads, and ends OpenBLAS's threads before a fork.
+agent has ended, so the launcher ends the ranks. The launcher starts no threads, and ends OpenBLAS's threads before a
+fork, because forking is unsafe in a process with threads.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Launcher:
     signals: tuple[int, int] = (-1, -1)
 
     def report(self, report: messages.Report) -> None:
-        """Send a report to the agent. If the agent has ended, this raises nothing, because the end of stdin shows
-        it.
+        """Send a report to the agent. If the agent has ended, this raises nothing, because the launcher detects the
+        agent's end by the end of its own stdin.
         """
         line = json.dumps(report.to_json()) + "\n"
         with contextlib.suppress(BrokenPipeError):
@@ -208,8 +208,8 @@ class Launcher:
 
     @_HANDLERS.add
     def _go(self, order: messages.Go) -> RankStart | None:
-        """Fork the ranks. Their connections to the store wait in the backlog of the listening socket until the store
-        accepts them.
+        """Fork the ranks. They may connect to the store before it runs: their connections wait in the backlog of the
+        listening socket until the store accepts them.
         """
         bound = order.binding
         self.folder = attempt_folder(node_folder(self.task.run_dir, self.task.node_rank), self.attempt)
@@ -348,8 +348,8 @@ class Launcher:
         self.report(read(messages.StacksFound, {"ranks": ranks, "recorders": dumps}))
 
     def _described(self, rank: int, pid: int) -> dict[str, Any]:
-        """Return a rank's state and the line of the program at which it is. An error is caught, because it must not end
-        the ranks.
+        """Return a rank's state and the line of the program at which it is. If this fails, return a description without
+        the line, because an error must not end the ranks.
         """
         try:
             return describe(pid, files_of(self.folder, rank)["stack_file"])
@@ -411,10 +411,10 @@ class Launcher:
             self.report(self._terminate_leftovers())
 
     def _terminate_leftovers(self) -> messages.RanksIdle:
-        """In a container, kill the processes that the ranks have left, and report them. Outside of containers, the
-        agent does this.
+        """In a container, kill the processes that the ranks have left running, and report how many were killed. Outside
+        of containers, the agent kills these processes.
 
-        In a container, the agent would also kill the launcher.
+        The agent can't do this in a container, because it would also kill the launcher.
         """
         if self.task.container is None:
             return messages.RanksIdle(self.attempt)

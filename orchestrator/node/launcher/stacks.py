@@ -1,4 +1,4 @@
-"""Requests the stacks of ranks by a signal. faulthandler answers the signal even while a thread holds the GIL."""
+"""Requests the stacks of ranks with a signal. faulthandler answers the signal even while a thread holds the GIL."""
 
 from __future__ import annotations
 
@@ -113,7 +113,9 @@ def ask(pid: int, path: str) -> Asked | None:
 
 
 def ranks_below(pid: int) -> dict[int, int]:
-    """Return the main process of each rank that another launcher, such as torchrun, has started, by rank."""
+    """Return a dict from each rank to the pid of its main process, for ranks that another launcher, such as torchrun,
+    has started below the process `pid`.
+    """
     below = {variable_of(each.pid, "RANK"): each.pid for each in descendants(pid) if begins_a_rank(each.pid)}
     return {int(rank): number for rank, number in below.items() if rank.isdigit()}
 

@@ -48,11 +48,11 @@ def torch_version() -> str:
 
 
 def warm_up(task: NodeTask) -> dict[str, Any]:
-    """Import the modules that forked ranks will share. Return a dict with the time that this took, or with the failed
-    module and the error.
+    """Import the modules that forked ranks will share. Return a dict that describes the result.
 
-    In the dict, `missing` names a module that every rank needs but this interpreter lacks. `opened_gpu` names an import
-    that has opened a GPU, after which a forked rank could not use its GPU.
+    After a success, the dict has the time that the imports took, the version of torch, and `opened_gpu`. If this is not
+    None, this import has opened a GPU, and then a forked rank could not use its GPU. After a failure, the dict has only
+    `missing`, a module that the ranks need and this interpreter lacks, or `failed`, an error message.
     """
     begun, opened_gpu = time.monotonic(), None
     if needs_torch(task) and not torch_is_there():

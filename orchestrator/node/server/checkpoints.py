@@ -11,8 +11,8 @@ from orchestrator.protocol.checkpoints.search import Sought, at
 
 
 def saved(request: Request, _: bytes) -> Answer:
-    """Return the progress that the run's newest complete checkpoint shows, and whether the checkpoint `given` in the
-    request is complete.
+    """Return the progress (such as the step) of the run's newest complete checkpoint. Also return whether the
+    checkpoint at the request's path `given` is complete.
     """
     run_dir, code_dir, checkpoints = (at_user(request[name]) for name in ("run_dir", "code_dir", "checkpoints"))
     places = Places(run_dir, code_dir, checkpoints, Sought(str(request["format"]), str(request["glob"])))

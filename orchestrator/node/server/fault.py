@@ -93,9 +93,9 @@ def _marked(run_id: str, node: int) -> list[Process]:
 
 
 def _ranks(run_dir: str, node: int, marked: list[Process]) -> dict[int, Process]:
-    """Return the ranks that the node's launcher has started in its newest attempt, by rank number.
+    """Return a dict from rank to process, with the ranks that the node's launcher has started in its newest attempt.
 
-    The launcher may have reported the pids of its container, so they are converted to the host's pids.
+    The launcher may have reported the pids that are valid in its container, so they are converted to the host's pids.
     """
     inside = {(_status(process, "NSpid") or [process.pid])[-1]: process for process in marked}
     try:
@@ -107,7 +107,7 @@ def _ranks(run_dir: str, node: int, marked: list[Process]) -> dict[int, Process]
 
 
 def _status(process: Process, name: str) -> list[int]:
-    """Return the numbers in a line of /proc/PID/status; empty if the process has ended."""
+    """Return the numbers in the line `name` of /proc/PID/status, such as NSpid; empty if the process has ended."""
     try:
         with open(f"/proc/{process.pid}/status", encoding="utf-8", errors="replace") as file:
             lines = [line.split() for line in file]

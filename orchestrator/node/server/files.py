@@ -90,8 +90,8 @@ class _Piece:
 
 
 def tail_hash(path: str, size: int, below: str) -> str:
-    """Return the hash of the last bytes before offset `size`. If another copy of that size has the same hash, it has
-    the same end.
+    """Return the hash of the last bytes before offset `size`. Two copies of a file with the same hash at this offset
+    have the same content there.
     """
     return hashlib.sha256(read_part(path, max(0, size - TAIL), min(size, TAIL), below)).hexdigest()[:16]
 
@@ -100,8 +100,8 @@ def poll_changes(request: Request, _: bytes) -> Answer:
     """Return the file parts that the requester lacks, and whether the agent is alive. Wait up to `wait` seconds for
     changes.
 
-    have: the requester's copies by file name, as [size, tail hash] of an append-only file, or as the stamp of another
-    file. ranks: the ranks whose logs are sent; null for all.
+    have: a dict from file name to the requester's copy, which is described by [size, tail hash] if the file is
+    append-only, or by a stamp for any other file. ranks: the ranks whose logs are sent; null for all.
     """
     run_dir, node = at_user(request["run_dir"]), int(request["node"])
     end = time.monotonic() + float(request.get("wait", 0.0))
@@ -120,7 +120,7 @@ def poll_changes(request: Request, _: bytes) -> Answer:
 
 
 def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[list[_Piece], bool]:
-    """Return (the parts that the requester lacks, whether more data remains than fits into one answer)."""
+    """Return (the file parts that the requester lacks, whether more data remains than fits into one answer)."""
     have, room = request["have"], MOST
     pieces: list[_Piece] = []
     for name, grows in files_of(run_dir, node):
@@ -141,7 +141,9 @@ def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[li
 
 
 def _is_wanted(name: str, request: Request, *, beats: bool) -> bool:
-    """Return whether a file is to be sent. With `beats`, only heartbeats and samples are sent, else all other files."""
+    """Return whether the request wants the file. With `beats`, it wants only heartbeats and the samples of the node's
+    resource use, else only other files.
+    """
     last, ranks = name.rpartition("/")[2], request.get("ranks")
     log, beat = _LOG.fullmatch(last), _BEAT.fullmatch(last)
     of_rank = log or beat
@@ -156,8 +158,8 @@ def steps(request: Request, _: bytes) -> Answer:
 
 
 def has_begun(request: Request, _: bytes) -> Answer:
-    """Return whether the run's job has begun. The batch script begins by opening a log in the folder that `folder`
-    names below the run's folder.
+    """Return whether the run's job has begun. This is True if there is a log in the request's `folder` (below the run's
+    folder), because the job's batch script first opens a log there.
     """
     try:
         names = os.listdir(f"{at_user(request['run_dir'])}/{request['folder']}")
@@ -167,10 +169,10 @@ def has_begun(request: Request, _: bytes) -> Answer:
 
 
 def _grown(run_dir: str, name: str, known: Any, room: int, is_new: bool) -> _Piece | None:
-    """Return the next piece of an append-only file, or None if there are no new bytes. If the file was rotated, its
-    older part is sent first.
+    """Return the next piece of an append-only file, or None if there are no new bytes. If the file was rotated, the
+    part before the rotation is sent first.
 
-    is_new: whether the reader has no copy of a rotated file.
+    is_new: whether the reader has no copy of the part before the rotation.
     """
     path = f"{run_dir}/{name}"
     size, tail = (int(known[0]), str(known[1])) if known else (0, "")

@@ -119,7 +119,9 @@ def _hcas(folder: str) -> list[dict[str, Any]]:
 
 
 def _removes_ipc(places: tuple[str, ...]) -> bool:
-    """Return whether logind removes a user's shared memory when the user's last session ends. It does so by default."""
+    """Return whether systemd-logind removes a user's shared memory when the user's last session ends. Logind does so by
+    default.
+    """
     if not os.path.isdir("/run/systemd/seats"):
         return False  # this machine has no logind
     files = [place for place in places if os.path.isfile(place)]

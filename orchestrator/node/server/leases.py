@@ -37,8 +37,8 @@ _asked: dict[str, float] = {}  # run id -> the time of the last request about th
 
 
 def places(slots: int | None) -> list[str]:
-    """Return the names of this machine's places (GPUs or slots): its GPUs, or, if it has none, the number of slots in
-    the profile.
+    """Return the names of this machine's places: its GPUs, or, if the machine has no GPUs, as many slots as the profile
+    sets.
     """
     found = [each.name for each in named_by(os.environ.get(VISIBLE), machine_devices())]
     return found or [f"slot-{index}" for index in range(slots or 0)]

@@ -32,10 +32,10 @@ class Leftovers:
 
 
 def find_leftovers(node_dirs: Iterable[str]) -> dict[str, Leftovers]:
-    """Find this user's processes and containers that belong to runs. Return the leftovers by run id.
+    """Find this user's processes and containers that belong to runs. Return a dict from run id to the run's leftovers.
 
-    Processes are found by the variable ORCH_MARK, and containers by their labels. `node_dirs` are the folders of nodes,
-    whose records name the container engines that were used.
+    Processes are found by the variable ORCH_MARK, and containers by their labels. `node_dirs` are folders of nodes. The
+    records in these folders name the container engines that were used.
     """
     found: dict[str, Leftovers] = {}
     for each in processes.marked_processes():

@@ -176,7 +176,8 @@ def lives(request: Request) -> bool | None:
     """Return whether the agent of the request's run, node and start is alive; None if the start has not recorded its
     agent yet.
 
-    An earlier start's agent does not count. It has ended, and if it counted, the run would be started again by mistake.
+    The agent of an earlier start is ignored. It has ended, so the answer would be False, and the run would be started
+    again by mistake.
     """
     agent, start = recorded_agent(request), request.get("start")
     marker = f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{start}"
@@ -223,9 +224,10 @@ def _names(folder: str) -> list[str]:
 
 
 def cancel(request: Request, _: bytes) -> Answer:
-    """Record the cancel in the run's folder, which the agents read. Then send TERM to the node's agent.
+    """Record the cancel in a file that the agents read. Then send SIGTERM to the node's agent.
 
-    If `node` is null, TERM goes to all agents on this machine. If `cancel` is null, the cancel is already recorded.
+    If `node` is null, SIGTERM is sent to all of the run's agents on this machine. If `cancel` is null, the cancel is
+    already recorded.
     """
     run_dir = at_user(request["run_dir"])
     if not os.path.isdir(run_dir):
@@ -237,10 +239,11 @@ def cancel(request: Request, _: bytes) -> Answer:
 
 
 def _agents(request: Request) -> tuple[list[int], list[Process]]:
-    """Return the numbers of the requested nodes and the known agents of these nodes. If the request's `node` is null,
+    """Return the numbers of the requested nodes, and the known agents of these nodes. If the request's `node` is null,
     all nodes of the run are requested.
 
-    agents: the agents in the requester's record, by node. They are used if this machine has no record.
+    The request's `agents` is a dict from node number to the agent in the requester's record. Such an agent is used if
+    this machine has no record of it.
     """
     known, nodes = request.get("agents") or {}, [request["node"]]
     if nodes == [None]:

@@ -95,7 +95,9 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
 
 
 def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[tuple[str, str, Callable[[str], bool]]]:
-    """Yield (name, path, test for orch's own files) for each folder beside or above the working folder."""
+    """Yield (name, path, test for orch's own files) for each folder beside or above the working folder in which a
+    program may have written files. Containers have separate folders for this.
+    """
     above, run_id = os.path.split(run_dir)
     view = container_view(run_dir)
 
@@ -114,10 +116,11 @@ def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[t
 
 
 def _is_mounted_from(above: str, path: str) -> bool:
-    """Return whether a path in a container's view may be the empty mount point of another run's folder.
+    """Return whether a path in a container's view may be the empty mount point for another run's folder. Such a mount
+    point is not an output.
 
-    Files that a program writes into such a mount are stored in the other run's folder. A name like that of a run does
-    not prove a mount, so the other run's folder must exist.
+    A program may also have created a folder with the name of a run. So this is True only if a run folder of that name
+    exists.
     """
     first = path.partition("/")[0]
     return is_run_folder(first) and os.path.lexists(f"{above}/{first}")
@@ -150,8 +153,8 @@ def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0)
 
 
 def _is_newer(path: str, since: int) -> bool:
-    """Return whether a link or folder was changed after `since`. In a folder that runs share, an older entry belongs to
-    another run.
+    """Return whether a link or folder was changed after `since`, or True if `since` is 0. Several runs may share the
+    parent folder, and an older entry belongs to another run.
     """
     try:
         return not since or os.lstat(path).st_mtime_ns >= since

@@ -1,9 +1,10 @@
 """The tickets of runs that wait for places (GPUs or slots) of this machine. All users of the machine can see them.
 
 A ticket is a folder in the shared folder for temporary files, and contains a folder `renewed`. The ticket's name
-contains the run and its needs. Its owner, its creation time and its last renewal come from the folders' uid and ctime.
-Only root can forge these values. Only names, uids and ctimes are read, and no link is followed. Folders can't have hard
-links, and in a sticky folder nobody can remove or rename another user's ticket.
+contains the run's id and the number of places that the run needs. The owner of a ticket, its creation time and its last
+renewal come from the folders' uid and ctime. Only root can forge these values. Only names, uids and ctimes are read,
+and no link is followed. Folders can't have hard links, and in a sticky folder nobody can remove or rename another
+user's ticket.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def look_at_queue(request: Request, _: bytes) -> Answer:
 
 
 def take_ticket(request: Request, _: bytes) -> Answer:
-    """Enter a run into the queue for places: write its ticket, which replaces its earlier ticket. Raises RefusedError
-    if the users of this machine share no folder.
+    """Enter a run into the queue for places (GPUs or slots): write a ticket for the run, and remove the run's earlier
+    ticket. Raises RefusedError if the users of this machine share no folder.
     """
     folder, run_id = _shared(), request["run_id"]
     if folder is None:

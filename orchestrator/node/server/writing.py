@@ -42,7 +42,8 @@ def write_file(request: Request, payload: bytes) -> Answer:
 
 
 def prepare_array_run(request: Request, payload: bytes) -> Answer:
-    """Create a run's folder with the tasks of its nodes, which are the payload, and with a hard link to the `archive`.
+    """Create the folder of one run of a job array. It gets the tasks of the run's nodes from the payload, and a hard
+    link to the request's `archive`.
 
     folder: the subfolder of the run's folder for the logs of its job. This request may be repeated safely.
     """

@@ -41,8 +41,8 @@ def _groups(cgroups: str) -> list[tuple[str, str]]:
 
 
 def memory_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int]]:
-    """Return (folder, limit in bytes) of this process's cgroup and of each of its parents, if the cgroup has a memory
-    limit.
+    """Return (folder, limit in bytes) of each cgroup that limits this process's memory. These may be the process's own
+    cgroup and its parents.
     """
     return _limits("memory", ("memory.max", "memory.limit_in_bytes"), cgroups, root)
 

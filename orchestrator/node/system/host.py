@@ -35,7 +35,7 @@ def gpus_of(task: NodeTask) -> int:
 
 
 def with_given_gpus(task: NodeTask) -> NodeTask:
-    """Return the task with a variable that lists this machine's GPUs that the ranks may use.
+    """Return the task with one more variable, which lists the GPUs of this machine that the ranks may use.
 
     If this machine has no GPUs, the task is returned unchanged.
     """

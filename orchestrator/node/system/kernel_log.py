@@ -33,8 +33,8 @@ def newest_gpu_faults() -> list[str]:
 
 
 def gpu_faults_in(records: Iterable[str], now: float) -> list[str]:
-    """Return the newest lines about GPU faults among the log's records. `now` is in seconds since the boot. This
-    does no I/O.
+    """Return the newest lines about GPU faults among the records of the kernel's log. `now` is the time in seconds
+    since the boot. This does no I/O.
     """
     found = [match for record in records if (match := _RECORD.match(record))]
     recent = [match[2] for match in found if int(match[1]) / 1e6 >= now - RECENT_SECONDS]

@@ -24,10 +24,11 @@ def adopt_orphans() -> None:
 
 
 def reap_orphans(keep: int | None) -> dict[int, int]:
-    """Reap adopted children that have ended, and return their exit codes by pid. If signal N ended a child, its code is
-    -N.
+    """Reap adopted children that have ended, and return a dict from pid to exit code. If signal N ended a child, its
+    code is -N.
 
-    Reaping stops at a child that is the launcher (`keep`). While another thread waits for a program, nothing is reaped.
+    Reaping stops if the next ended child is the launcher, whose pid is `keep`. While another thread waits for a
+    program, nothing is reaped.
     """
     codes: dict[int, int] = {}
     with _lock:

@@ -14,7 +14,7 @@ _users = _UNCHANGED
 
 
 def hold_umask() -> None:
-    """Make all files private that this process creates from now on. `users_umask` returns the original umask."""
+    """From now on, make all files that this process creates private. `users_umask` returns the umask from before."""
     global _users  # noqa: PLW0603 (a umask is the process's)
     former = os.umask(PRIVATE)
     if _users == _UNCHANGED:
@@ -23,8 +23,8 @@ def hold_umask() -> None:
 
 
 def users_umask() -> int:
-    """Return the umask with which this process was started, in the form that `subprocess` takes: -1 if it was never
-    changed.
+    """Return the umask with which this process was started, in the form that `subprocess` takes: -1 (keep the umask) if
+    this process has not changed its umask.
     """
     return _users
 
@@ -42,7 +42,9 @@ def file_mode() -> int:
 
 @contextlib.contextmanager
 def as_orch() -> Iterator[None]:
-    """Make files private that are created within the block, in a process that otherwise has the user's umask."""
+    """Make the files that are created within the block private. Outside of the block, this process uses the user's
+    umask.
+    """
     held = os.umask(PRIVATE)
     os.umask(held if _users == _UNCHANGED else held | PRIVATE)
     try:
@@ -123,7 +125,7 @@ def remedy(unsafe: str) -> str:
             "all who may write there"
         )
     if "may be written" in unsafe:
-        return "remove the others' right to write: chmod go-w"
+        return "remove write permission for group and others: chmod go-w"
     return "set another `workdir` in the profile"
 
 

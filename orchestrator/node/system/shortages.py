@@ -1,4 +1,6 @@
-"""Explains a system error by the exhausted resource of this machine, and by the limit on this resource."""
+"""Explains a system error, such as a failed fork, by the resource of this machine that is exhausted and the limit on
+this resource.
+"""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def forward_debugger(
 def configuration(run: RunDir, prepared: Prepared, port: int, folder: str) -> dict[str, Any]:
     """Return the configuration with which VS Code attaches to the rank. `folder` is the rank's folder on its node.
 
-    VS Code shows the source files of the job. For a repeated run, it shows the run's copy of the code.
+    VS Code shows the source files of the job or, if the run repeats an earlier run, the run's own copy of the code.
     """
     local = run.path / "code" if prepared.repeats is not None else prepared.loaded.code_dir
     return {
@@ -116,10 +116,10 @@ def keep_launch_file(run: RunDir, found: Mapping[str, Any]) -> Path:
 
 
 def attach(run: RunDir, prepared: Prepared, way: Forwarding) -> dict[str, Any] | None:
-    """Wait until the rank can be debugged through the forwarding `way`. Return VS Code's configuration, and store it
-    with the run.
+    """Wait until the rank's debugger answers through `way`, the forwarding of a local port. Then return VS Code's
+    configuration, and store it with the run.
 
-    Return None if the run ends earlier.
+    If the run ends earlier, return None.
     """
     assert prepared.debug_rank is not None
     try:

@@ -1,7 +1,8 @@
 """The command `orch drill`: causes a fault in a run of a job that orch ships, and compares the run's end with the end
 that orch promises.
 
-Only processes of that run are killed or stopped. The run's records and mark identify them on the nodes.
+Only processes of that run are killed or stopped. On the nodes, they are identified by the run's records and by the
+variable ORCH_MARK in their environment.
 """
 
 from __future__ import annotations
@@ -227,7 +228,8 @@ def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterato
         if freeze is None:
             hint = f"freeze the host for {link / 2:g} s at most, or for {link + 5:g} s at least"
             raise UsageError(
-                f"{order.seconds:g} s is too close to the limit for lost nodes, limits.link: {link:g} s", hint
+                f"{order.seconds:g} s of freezing are too close to limits.link ({link:g} s), which loses a node",
+                hint,
             )
     promise = promise_of(order.fault, where, freeze, alone=len(state.nodes) == 1)
     with ExitStack() as going_on:

@@ -23,7 +23,7 @@ SHORT: Final = 0.5  # a freeze of at most this many times limits.link has no con
 
 
 class Where(StrEnum):
-    """The kinds of clusters, on which orch reacts differently to a lost node."""
+    """The kinds of clusters. After the loss of a node, orch reacts differently on each kind."""
 
     LOCAL = "local"
     SSH = "ssh"
@@ -40,7 +40,7 @@ class Freeze(StrEnum):
 
 @dataclass(frozen=True)
 class Promise:
-    """The promised outcome of a fault on some kinds of clusters. `says` is a pattern that the error message matches.
+    """The promised outcome of a fault on some kinds of clusters. The error message must match the pattern `says`.
 
     A promise for runs on one node (`alone`) takes precedence over a promise for any run.
     """

@@ -52,8 +52,8 @@ def on_every_node(
     """Call `work` with the number and the host of each node. Return the results, and the error messages of nodes that
     failed.
 
-    At most `at_once` calls run at the same time, where None means no limit. Raises UsageError if the run has ended or
-    has started no ranks.
+    At most `at_once` calls run at the same time. If `at_once` is None, all run at once. Raises UsageError if the run
+    has ended or has started no ranks.
     """
     check_going_on(run)
     hosts = [node.host for node in state_of(run).nodes]

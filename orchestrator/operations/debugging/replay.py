@@ -86,9 +86,9 @@ def as_it_was(one: Rank) -> str:
 def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afresh: bool, terminal: bool) -> Way:
     """Prepare the rank's files on its node or on this machine. Return the command that starts the rank.
 
-    Secrets are taken from `shell`. With `alone`, the rank is the only rank. With `afresh`, it loads no checkpoint. The
-    rank writes into a new folder, which is removed afterwards. Raises UsageError or BackendError if the rank can't be
-    started.
+    The values of secrets are taken from the variables in `shell`. With `alone`, the rank is the only rank. With
+    `afresh`, it loads no checkpoint. The rank writes into a new folder, which is removed afterwards. Raises UsageError
+    or BackendError if the rank can't be started.
     """
     check_own(one.run.path.parent.parent, one.run)
     missing = [name for name in one.launch.secret_names if name not in shell]

@@ -70,7 +70,9 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that a job and its profile take from accelerate. `nproc` is per node, or None if unknown."""
+    """The settings for a job and its profile, converted from accelerate's settings. `nproc` is per node, or None if
+    unknown.
+    """
 
     nodes: int | None
     nproc: int | None
@@ -102,7 +104,7 @@ def settings_of(options: Mapping[str, str], config: Mapping[str, Any], place: st
 
 
 def _flat(config: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return the values of a config file by the names of the corresponding options."""
+    """Return the values of a config file, keyed by the names of the corresponding options."""
     if config.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
         hint = "orch runs only on machines that it reaches over SSH or through a scheduler"
         raise UsageError(f"{place}: compute_environment {config['compute_environment']} is not LOCAL_MACHINE", hint)

@@ -67,7 +67,7 @@ class _Script:
 def read_script(text: str, name: str = "", files: LauncherFiles | None = None) -> Pasted:
     """Parse the script called `name`.
 
-    Raises NoTrainingError if no line starts a training, and UsageError if a quote is not closed.
+    Raises NoTrainingError if no line of the script starts a training program, and UsageError if a quote is not closed.
     """
     script = _Script(posixpath.dirname(name) or ".")
     for command in commands_of(text):
@@ -106,7 +106,7 @@ def _read(command: Command, script: _Script) -> None:
 
 
 def _split(command: Command, *, comments: bool = False) -> list[str]:
-    """Return a command's words. A `$(...)` is part of its word."""
+    """Return a command's words. A `$(...)` is not split."""
     if "\x01" in command.text:
         raise UsageError(f"line {command.line} contains the control character \\x01", "remove the character")
     inner = list[str]()
@@ -196,7 +196,7 @@ def _without_array(line: str, options: list[str], notes: list[str]) -> str:
 
 
 def _array_words(options: list[str]) -> list[str]:
-    """Return the word of the #SBATCH lines that sets the numbers of the array's tasks."""
+    """Return the values of the option `--array` in the #SBATCH lines, such as `0-9`."""
     return [
         following if word in ("--array", "-a") else word
         for word, following in pairwise([*options, ""])

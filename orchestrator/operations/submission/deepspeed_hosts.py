@@ -27,8 +27,8 @@ class Machines:
 def machines_of(options: Mapping[str, str], hostfile: str, place: str) -> Machines:
     """Return the machines of a hostfile that --include and --exclude select.
 
-    `hostfile` is the text of the file at `place`, or empty without a file. Raises UsageError, which quotes the line or
-    the filter, if a line or a filter can't be parsed.
+    `hostfile` is the text of the file at `place`, or empty if there is no hostfile. Raises UsageError, which quotes the
+    line or the filter, if a line or a filter can't be parsed.
     """
     slots = _hosts(hostfile, place)
     include = options.get("include") or options.get("i") or ""

@@ -50,8 +50,8 @@ def hand_over(
     points: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Pointer:
-    """Have the other machine submit the run, or the sweep with these `points`. `tell` receives a note on files that
-    were not sent.
+    """Have the machine that the profile names as supervisor submit the run, or the sweep with these `points`. `tell`
+    receives a note on files that were not sent.
 
     Raises BackendError, with the other machine's message, if that machine refuses and has started nothing.
     """
@@ -187,9 +187,9 @@ def _unpack(stream: IO[bytes], folder: Path) -> None:
 
 
 def pointers(root: Path) -> list[Pointer]:
-    """Return all handed-over runs, newest last.
+    """Return the pointers to all handed-over runs, the newest last.
 
-    Pointers name programs that orch runs. So they are ignored if other users may write into their folder.
+    A pointer names a program that orch runs. So all pointers are ignored if other users may write into their folder.
     """
     found: list[Pointer] = []
     try:

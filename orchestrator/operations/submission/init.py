@@ -181,8 +181,8 @@ def _draft(pasted: Pasted, name: str | None) -> Draft:
 
 
 def _activated(pasted: Pasted) -> Pasted:
-    """Return the launch line with set-up lines that activate its conda environment, and with the interpreter that the
-    set-up lines activate.
+    """Return the launch line with set-up lines that activate its conda environment. Its interpreter is the interpreter
+    of the environment that the set-up lines activate.
     """
     if pasted.conda:
         hook = {"conda": "conda shell.bash hook", "micromamba": "micromamba shell hook --shell bash"}[pasted.conda_by]

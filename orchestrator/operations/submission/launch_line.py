@@ -214,7 +214,9 @@ def _assign(name: str, value: str, pasted: Pasted) -> None:
 def _options(
     words: list[str], flags: frozenset[str], launcher: str, short: dict[str, str] | None = None
 ) -> tuple[dict[str, str], list[str]]:
-    """Return (a launcher's options at the start of `words`, the words after them). Names get underscores for dashes."""
+    """Return (a launcher's options at the start of `words`, the words after them). In the names of options, dashes
+    become underscores.
+    """
     short = short or {}
     found: dict[str, str] = {}
     while words and words[0].startswith("-") and words[0] not in ("-", "--"):
@@ -262,7 +264,7 @@ def _count(options: dict[str, str], name: str, pasted: Pasted) -> int | None:
 
 
 def _highest(options: dict[str, str], name: str, separator: str, pasted: Pasted) -> int | None:
-    """Return the number of nodes. For a range, return its upper end."""
+    """Return the number of nodes that the option `name` sets. For a range of numbers, return its upper end."""
     low, found, high = options.get(name, "").partition(separator)
     if not found:
         return _count(options, name, pasted)
@@ -415,8 +417,8 @@ def read_allocation(words: Sequence[str], pasted: Pasted) -> None:
 
 
 def _for_one_task(options: dict[str, str], tasks: int | None) -> dict[str, str]:
-    """Return the options with the cores that all tasks of a node have together, because orch starts one agent per
-    node.
+    """Return the options for one task per node, because orch starts one agent per node. This task gets the cores of all
+    tasks of its node.
     """
     cores = options.get("cpus_per_task", "")
     return (

@@ -23,9 +23,9 @@ class LauncherFiles:
     environ: Mapping[str, str]
 
     def accelerate(self, named: str) -> tuple[str, dict[str, Any]] | None:
-        """Return (path, content) of the named config file, or of accelerate's default file.
+        """Return (path, content) of the named config file or, if none is named, of accelerate's default file.
 
-        None if there is no such file. Raises SpecError if the content is not a mapping in YAML or JSON.
+        Return None if there is no such file. Raises SpecError if the content is not a mapping in YAML or JSON.
         """
         path = self.cwd / os.path.expanduser(named) if named else self._default_config()
         if not os.path.exists(path):

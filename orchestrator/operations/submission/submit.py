@@ -30,7 +30,7 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
     """Start a run and return when the start of its agents has begun. From then on, the run needs neither this process
     nor a terminal.
 
-    The run is recorded before anything is started. If the submit is refused and leaves nothing behind, the record is
+    The run is recorded before anything is started. If the run is refused and leaves nothing behind, the record is
     removed. If the supervisor starts the run, `on_awaited` is called each second with the machines that have not
     answered yet.
     """
@@ -58,10 +58,11 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
 
 @contextmanager
 def cancelled_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[RunDir]]:
-    """Cancel the runs in the yielded list if the submit is interrupted, for example by Ctrl-C.
+    """Yield an empty list. If the block is interrupted, for example by Ctrl-C, cancel the runs that it has added to the
+    list.
 
     If another process is starting these runs, that start can't be interrupted, but the agents then obey the recorded
-    cancel.
+    cancel request.
     """
     begun = list[RunDir]()
     try:
@@ -82,8 +83,8 @@ def cancelled_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[lis
 def _supervisor_to_start_it(
     root: Path, machine: Backend, prepared: Prepared
 ) -> AbstractContextManager[Handover | None]:
-    """If the run needs the supervisor's connections and no supervisor is running, start a supervisor that will start
-    the run.
+    """If the run needs connections to machines, which a supervisor keeps open, and no supervisor is running, start a
+    supervisor that will start the run.
     """
     if machine.pool is None or prepared.after is not None:
         return nullcontext()
@@ -99,7 +100,7 @@ def _supervisor_to_start_it(
 
 @contextmanager
 def withdrawn_if_refused(root: Path, runs: Sequence[RunDir]) -> Iterator[None]:
-    """If the submit is refused within the block, end the processes of its runs and remove the runs.
+    """If the block, which submits these runs, raises an OrchError, end the runs' processes and remove the runs.
 
     A run is kept as failed if some of its processes or files are left on a machine.
     """

@@ -63,7 +63,7 @@ class Sweep:
     search: Search | None = None  # the search that chooses the points' values; None for a sweep
 
     def to_json(self) -> dict[str, Any]:
-        """Return the request that makes another machine build the same points."""
+        """Return the settings from which another machine builds the same points, as JSON types."""
         if isinstance(self.options, SearchOptions):
             return {"search": asdict(self.options), "parallel": self.parallel}
         return {"sweep": self.options, "parallel": self.parallel}
@@ -103,7 +103,7 @@ def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel
 
 
 def prepare_search(root: Path, request: Request, options: SearchOptions, parallel: int | None) -> Sweep:
-    """Read the search. Validate the job with both ends of each range and with each choice.
+    """Read and validate the search. The job is validated with both ends of each range and with each choice.
 
     Raises UsageError if the job can't be run with one of these values.
     """
@@ -198,7 +198,7 @@ def _record(
 ) -> tuple[Path, list[RunDir]]:
     """Create the sweep's folder with one copy of the code, and the folders of all runs. Return the folder and the runs.
 
-    A single lock file is linked into each run. As long as `held` is open, it locks the start of all runs.
+    All runs share one lock file. Until `held` is closed, this lock prevents other processes from starting the runs.
     """
     first = asked.prepared[0]
     is_remote = backend(kind_of(launches[0].profile)).is_remote
@@ -239,7 +239,9 @@ def _record(
 
 @contextmanager
 def _all_being_started(folder: Path, runs: Sequence[RunDir]) -> Iterator[None]:
-    """Lock the start of all points within the block. Afterwards each point's own start makes a new lock file."""
+    """Lock the start of all points within the block. Then remove the shared lock file, so that each point gets its own
+    when it is started.
+    """
     with being_started(RunDir(folder)):
         try:
             yield

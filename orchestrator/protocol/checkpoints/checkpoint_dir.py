@@ -52,7 +52,7 @@ def name_of(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """Return the step in a folder's name, or None if it is not a checkpoint's name."""
+    """Return the step in a folder's name, or None if the name is not that of a checkpoint."""
     match = _STEP_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -92,15 +92,16 @@ def newest_step(folder: str | Path) -> int | None:
 
 
 def surplus(names: Sequence[str], keep: int, best: Collection[str] = ()) -> Sequence[str]:
-    """Return which of these checkpoints (oldest first) to delete: all except the newest `keep` and the best."""
+    """Return which of these checkpoints (oldest first) to delete: all except the newest `keep` and those in `best`."""
     return [name for name in names[: -max(1, keep)] if name not in best]
 
 
 def best_of(folder: str | Path, names: Sequence[str], by: JobMetric | None) -> frozenset[str]:
-    """Return the best checkpoint by a metric, and also the best checkpoint of the run that wrote the newest checkpoint.
+    """Return the names of the best checkpoint of all by a metric, and of the best checkpoint of the run that wrote the
+    newest checkpoint.
 
-    `names` are sorted, oldest first. Unreadable checkpoints and checkpoints without the metric are ignored. If values
-    are equal, the newest checkpoint is taken.
+    `names` are sorted, oldest first. Checkpoints that can't be read or lack the metric are ignored. If values are
+    equal, the newest checkpoint is taken.
     """
     if by is None:
         return frozenset()
@@ -169,7 +170,7 @@ class CheckpointState(StrEnum):
 
 
 class BadCheckpointError(Exception):
-    """A checkpoint is not valid. `reason` explains why, and completes a sentence about the checkpoint."""
+    """A checkpoint is not valid. `reason` is a clause that explains why."""
 
     def __init__(self, state: CheckpointState, reason: str) -> None:
         super().__init__(reason)
@@ -239,7 +240,8 @@ def _as_bad(error: BadCheckpointError | OSError) -> BadCheckpointError:
 def read_manifest(path: Path) -> tuple[Manifest, str]:
     """Return a checkpoint's manifest and the manifest's sha256.
 
-    Raises BadCheckpointError if the sha256 differs from COMMIT, or the step differs from the folder's name.
+    Raises BadCheckpointError if the manifest or COMMIT can't be read or is damaged, if the sha256 differs from COMMIT,
+    or if the step differs from the folder's name.
     """
     try:
         content = read_regular(path / MANIFEST, MOST_RECORD, path.parent)

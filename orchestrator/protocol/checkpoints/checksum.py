@@ -44,7 +44,7 @@ class Hasher(Protocol):
 
 
 def hasher(algorithm: Algorithm) -> Hasher:
-    """Start a hash. Raises NotInstalledError if the package is missing."""
+    """Return a new hash object for this algorithm. Raises NotInstalledError if the package is missing."""
     if algorithm is Algorithm.SHA256:
         return hashlib.sha256()
     try:
@@ -89,7 +89,9 @@ class Checksum:
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> Checksum:
-        """Return the checksum in a file's entry of a manifest. Raises ValueError if there is none, or more than one."""
+        """Return the checksum in a file's entry of a manifest. Raises ValueError unless the entry has exactly one
+        checksum.
+        """
         found = [(each, entry[each]) for each in Algorithm if each in entry]
         if len(found) != 1 or not isinstance(found[0][1], str) or _HEX.fullmatch(found[0][1]) is None:
             raise ValueError("a file has no checksum that this version of orch knows")

@@ -29,6 +29,11 @@ from orchestrator.protocol.reading import read_object, read_part
 from orchestrator.protocol.str_enum import StrEnum
 
 STATE_OF_TRAINER = "trainer_state.json"
+_OF_DEEPSPEED, _OF_MEGATRON = "latest", "latest_checkpointed_iteration.txt"
+TRACKERS = (_OF_DEEPSPEED, _OF_MEGATRON)
+"""Files beside the folders of checkpoints that name the newest checkpoint. The framework writes such a file last, and
+does not find the checkpoint without it.
+"""
 MAX_TEXT = 64 << 20  # bytes; enough for a JSON file with an entry for each step
 
 _HF_NAME = re.compile(r"checkpoint-\d+")
@@ -85,7 +90,9 @@ def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> 
 
 
 def _is_folder_of_files(name: str, files: Collection[str], folders: Collection[str]) -> bool:
-    """Return whether a folder with these entries is one checkpoint of another library, complete or not."""
+    """Return whether a folder with these entries is one checkpoint, complete or not, of a library that saves several
+    files per folder (accelerate, Megatron and others).
+    """
     if any(_OF_ACCELERATE.fullmatch(each) for each in files) or "CKPT.yaml" in files:
         return True
     if name.endswith(".orbax") or _TORN_ORBAX in name or any(each in files for each in _ORBAX):
@@ -123,8 +130,18 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
         inside = sorted({os.path.dirname(name) for name in weights})
         return _has_all_parts(folder, sizes) or any(_is_finished(f"{folder}/{name}") for name in inside if name)
     if kind is Format.FILES:
-        return _has_all_shards(folder, sizes) and (not _MEGATRON_NAME.fullmatch(name) or _is_tracked(folder))
+        return _has_all_shards(folder, sizes) and (not tracker_of(folder, kind) or _is_tracked(folder))
     return _has_all_parts(folder, sizes)
+
+
+def tracker_of(folder: str, kind: Format) -> str:
+    """Return the name of the file beside a checkpoint's folder to which the framework writes which checkpoint is the
+    newest. Return "" if the framework writes no such file.
+    """
+    if kind is Format.DEEPSPEED:
+        return _OF_DEEPSPEED
+    is_megatron = kind is Format.FILES and _MEGATRON_NAME.fullmatch(os.path.basename(folder))
+    return _OF_MEGATRON if is_megatron else ""
 
 
 def _has_all_parts(folder: str, files: Collection[str]) -> bool:
@@ -143,7 +160,7 @@ def _is_finished(folder: str) -> bool:
     other files.
     """
     try:
-        latest = read_part(f"{os.path.dirname(folder)}/latest", 0, 4096).decode().strip()
+        latest = read_part(f"{os.path.dirname(folder)}/{_OF_DEEPSPEED}", 0, 4096).decode().strip()
     except (OSError, ValueError):
         return False
     name = os.path.basename(folder)
@@ -155,14 +172,14 @@ def _is_tracked(folder: str) -> bool:
     tracker file last.
     """
     try:
-        tracker = read_part(f"{os.path.dirname(folder)}/latest_checkpointed_iteration.txt", 0, 64).decode()
+        tracker = read_part(f"{os.path.dirname(folder)}/{_OF_MEGATRON}", 0, 64).decode()
     except (OSError, ValueError):
         return False
     return _number_in(os.path.basename(folder)) <= _number_in(tracker)
 
 
 def _has_all_shards(folder: str, files: Collection[str]) -> bool:
-    """Return whether all files exist that the folder's index files of shards name."""
+    """Return whether all shards exist that the index files (`*.index.json`) in the folder list."""
     for name in files:
         if name.endswith(".index.json"):
             shards = _json_in(f"{folder}/{name}").get("weight_map")
@@ -212,8 +229,8 @@ def metric_of(path: str, kind: Format) -> dict[str, float]:
 
 
 def _metric_of_trainer(name: str, state: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics of the last evaluation. If there are none, return the best metric if this checkpoint is the
-    best one.
+    """Return the metrics of the last evaluation. If there are none and this checkpoint is the best one, return the best
+    metric.
     """
     log = state.get("log_history")
     for entry in reversed(log if isinstance(log, list) else []):

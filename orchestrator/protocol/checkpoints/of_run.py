@@ -17,7 +17,7 @@ from orchestrator.protocol.task import NodeTask
 
 @dataclass(frozen=True)
 class Places:
-    """The folders in which a run's checkpoints may be, and the job's settings for them."""
+    """The folders in which a run's checkpoints may be, and the job's settings for checkpoints."""
 
     run_dir: str
     code_dir: str
@@ -34,7 +34,7 @@ class Places:
 
     @property
     def folders(self) -> dict[str, str]:
-        """Map the names of the folders, which protocol.outputs defines, to their paths."""
+        """Return the paths of the run's checkpoint folders, keyed by the names that protocol.outputs defines."""
         found = {OUTPUTS: output_folder(self.run_dir), CODE: self.code_dir, CHECKPOINTS: self.checkpoints}
         return {name: folder for name, folder in found.items() if folder}
 
@@ -54,8 +54,8 @@ class Places:
     def own(self) -> dict[str, Saved]:
         """Return the run's checkpoints by name, newest first. A checkpoint has the same name on all nodes.
 
-        The points (runs) of a sweep may share one code folder. Its checkpoints are left out, because the point that
-        wrote them is unknown.
+        The points (runs) of a sweep may share one code folder. Checkpoints in a shared code folder are left out,
+        because the point that wrote them is unknown.
         """
         folders = self.folders
         if os.path.islink(self.code_dir):
@@ -78,5 +78,5 @@ class Places:
 
 
 def progress_of_saved(saved: Saved) -> Progress:
-    """Return the progress of a run from its newest checkpoint."""
+    """Return the progress of a run whose newest checkpoint is `saved`."""
     return Progress(saved.step) if saved.is_counted else Progress(saved=saved.time)

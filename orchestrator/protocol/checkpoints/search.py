@@ -19,6 +19,7 @@ from orchestrator.protocol.checkpoints.formats import (
     metric_of,
     step_of_file,
     step_of_folder,
+    tracker_of,
 )
 from orchestrator.protocol.checkpoints.weight_files import is_whole, names_weights
 from orchestrator.protocol.outputs import Matcher, OutputRules
@@ -59,16 +60,16 @@ class Saved:
 
     @property
     def is_counted(self) -> bool:
-        """Return whether `step` is reliable, because a known framework wrote it. The number in any other name may be a
-        year.
+        """Return whether `step` is reliable: a framework that orch knows must have written it. The number in any other
+        name may be a year.
         """
         return self.step >= 0 and self.format is not Format.FILES
 
 
 @dataclass
 class Found:
-    """The result of a search: the complete checkpoints, and the time of the last write to any checkpoint file (0.0
-    if there is none).
+    """The result of a search: the complete checkpoints, and the time of the last write to any new file (0.0 if there is
+    no such file). Incomplete checkpoints and core dumps do not count.
     """
 
     saved: list[Saved] = field(default_factory=list)
@@ -79,17 +80,17 @@ class Found:
 
 
 def newest_first(found: Iterable[Saved]) -> list[Saved]:
-    """Sort by step, highest first, then by time. Checkpoints whose step no known framework wrote come last."""
+    """Sort by step, highest first, then by time. Checkpoints whose step is unknown come last."""
     return sorted(found, key=lambda each: (each.step if each.is_counted else -1, each.time, each.path), reverse=True)
 
 
 def find_saved(
     folders: Iterable[str], since: float = 0.0, sought: Sought = Sought(), before: Mapping[str, list[int]] | None = None
 ) -> list[Saved]:
-    """Return the complete checkpoints below these folders that have a file written after `since`, in any order.
+    """Return the complete checkpoints below these folders that have a new file, in any order.
 
-    `before` maps the full path of each file that existed earlier to (size, mtime_ns). Incomplete and unreadable
-    checkpoints are left out, and links are not followed.
+    A file is new if it was written after `since` and differs from `before`, which maps the full path of each earlier
+    file to (size, mtime_ns). Incomplete and unreadable checkpoints are left out, and links are not followed.
     """
     return look(folders, since, sought, before).saved
 
@@ -97,7 +98,9 @@ def find_saved(
 def look(
     folders: Iterable[str], since: float = 0.0, sought: Sought = Sought(), before: Mapping[str, list[int]] | None = None
 ) -> Found:
-    """Return the result of `find_saved`, and the time of the last write to any checkpoint file."""
+    """Return the checkpoints that `find_saved` returns, and the time of the last write to any new file, which need not
+    be a checkpoint. Incomplete checkpoints and core dumps do not count.
+    """
     search = _Search(sought, since, before or {})
     for folder in folders:
         if folder:
@@ -202,7 +205,9 @@ class _Search:
         return found
 
     def _entries(self, folder: str) -> tuple[dict[str, os.stat_result], list[str]]:
-        """Return (stat results of the plain files, the readable folders)."""
+        """Return (a dict from name to stat result of the plain files in a folder, the names of the readable folders in
+        it).
+        """
         files: dict[str, os.stat_result] = {}
         folders: list[str] = []
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -228,9 +233,10 @@ def _of_file(path: str, info: os.stat_result, kind: Format | None = None) -> Sav
 
 
 def files_of(saved: Saved) -> dict[str, int]:
-    """Return the size of each file of a checkpoint, by its path relative to the folder that contains the checkpoint.
+    """Map each file of a checkpoint (its path relative to the folder that contains the checkpoint) to its size.
 
-    For DeepSpeed the result includes `latest`, without which DeepSpeed can't find the checkpoint.
+    For DeepSpeed and Megatron, the result includes the file that names the newest checkpoint and lies beside the
+    checkpoint's folder. Neither framework finds the checkpoint without this file.
     """
     above, name = os.path.split(saved.path)
     if not os.path.isdir(saved.path):
@@ -239,7 +245,7 @@ def files_of(saved: Saved) -> dict[str, int]:
         return {}
     tree = _Search(Sought(), 0.0, {}).tree(saved.path, MAX_DEPTH)
     found = {f"{name}/{path}": info.st_size for path, info in sorted(tree.items())}
-    if saved.format is Format.DEEPSPEED:
+    if tracker := tracker_of(saved.path, saved.format):
         with contextlib.suppress(OSError):
-            found["latest"] = os.stat(f"{above}/latest").st_size
+            found[tracker] = os.stat(f"{above}/{tracker}").st_size
     return found

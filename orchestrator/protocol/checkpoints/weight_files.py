@@ -1,4 +1,4 @@
-"""Reads whether a weight file is complete, and its step, from the file's own format.
+"""Finds out from a weight file's own format whether the file is complete, and which step it has.
 
 Nothing is unpickled. The length of a file follows from the header of safetensors, or from the directory of a zip, which
 torch.save writes last. Only the opcodes of a pickle are read.

@@ -14,7 +14,7 @@ MOST_STEPS = 1000
 
 @dataclass(frozen=True)
 class Order:
-    """A request to profile a run: its number, and the range of steps."""
+    """A request to profile a run: its number, which identifies it, and how many steps to profile."""
 
     number: str
     steps: int

@@ -83,8 +83,8 @@ def shown(places: Iterable[str]) -> dict[str, str]:
 
 
 def given(visible: str | None, devices: Sequence[Device]) -> str:
-    """Return the value of ORCH_GPUS for a process: the devices that CUDA_VISIBLE_DEVICES selects among `devices`, which
-    the process can open.
+    """Return the value of ORCH_GPUS for a process: the devices that CUDA_VISIBLE_DEVICES selects. `devices` has all
+    devices that the process can open.
 
     CUDA numbers from 0 only the cards that the process can open, while NVML may number all cards of the machine.
     """

@@ -42,12 +42,16 @@ class Ticket(NamedTuple):
 
     @property
     def order(self) -> tuple[int, str, int]:
-        """Return the sort key of tickets."""
+        """Return the sort key of tickets: the time of drawing, which counts as at most EARLIER_SECONDS before the
+        creation.
+        """
         return max(self.number, self.made - EARLIER_SECONDS * _NANO), self.run, self.uid
 
 
 class HostQueue(NamedTuple):
-    """The places (GPUs or slots) and the tickets of one host on which a run may start."""
+    """One host on which a run may start, with its places (GPUs or slots) and its tickets. A ticket is a run's entry
+    in the host's queue.
+    """
 
     total: int  # number of the host's places
     free: int
@@ -71,7 +75,7 @@ def in_order(tickets: Iterable[Ticket], total: int) -> list[Ticket]:
 
 
 def own(queue: HostQueue, run: str) -> list[Ticket]:
-    """Return the run's own ticket on a host, as a list that may be empty."""
+    """Return a list with the run's own ticket on a host, or an empty list if the run has none."""
     return [each for each in queue.tickets if each.uid == queue.uid and each.run == run][:1]
 
 

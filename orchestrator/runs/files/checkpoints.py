@@ -180,7 +180,9 @@ def unusable(run: RunDir) -> list[str]:
 
 
 def _files_below(top: str, most: int) -> list[str]:
-    """Return the first `most` files below a folder. Links and hidden folders are skipped."""
+    """Return the first `most` files below a folder. Links, hidden folders and folders called `data` or `__pycache__`
+    are skipped.
+    """
     found = list[str]()
     for folder, names, files in os.walk(top):
         names[:] = sorted(name for name in names if not name.startswith(".") and name not in ("data", "__pycache__"))
@@ -191,7 +193,9 @@ def _files_below(top: str, most: int) -> list[str]:
 
 
 def _record_of_outputs(run: RunDir, node: int) -> Mapping[str, Any]:
-    """Return the record of the outputs that were copied from a node; an empty record if it is damaged."""
+    """Return the record of the outputs that were copied from a node; an empty record if there is none. If the record is
+    damaged, its field `lacking` is None.
+    """
     try:
         return run.read(f"nodes/{node}/outputs.json") or {}
     except StoreError:
@@ -246,10 +250,10 @@ def _of_other_format(saved: Saved) -> Checkpoint:
 
 
 def best(checkpoints: Iterable[Checkpoint], of_job: JobMetric | None = None) -> tuple[Checkpoint, str] | None:
-    """Return (the best complete checkpoint, the reason), or None if no checkpoint has a metric.
+    """Return (the best complete checkpoint, the reason for the choice), or None if no checkpoint has a metric.
 
-    The metric is the job's, else accuracy, else the first metric. If several checkpoints have the best value, the
-    newest is returned.
+    The metric is the job's, else accuracy, else the first metric of the newest checkpoint that has metrics. If several
+    checkpoints have the best value, the newest is returned.
     """
     whole = [each for each in checkpoints if each.is_whole and each.metric]
     if not whole:

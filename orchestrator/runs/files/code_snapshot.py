@@ -85,9 +85,9 @@ def take(
     """Copy the code folder into `destination`, which must be empty or missing.
 
     A link to a file outside the folder becomes a copy of that file. Links to folders that are not copied, dangling
-    links, sockets, pipes and devices are left out. `named` lists ignored files that are copied anyway. It is None if
-    the run is on this machine and can read the code folder itself; then the ignored files are not measured. Raises
-    UsageError before any file is copied.
+    links, sockets, pipes and devices are left out. `named` lists ignored files that are copied anyway. If `named` is
+    None, the size of the ignored files is not computed, because a run on this machine can read the code folder itself.
+    Raises UsageError before any file is copied.
     """
     code_dir = code_dir.resolve()
     entries, ignored, rules = _survey(code_dir, destination.resolve(), ignore_file, max_size, named)
@@ -118,7 +118,9 @@ def left_out(code_dir: Path, ignore_file: str, named: Sequence[str]) -> LeftOut:
 
 
 def ignored_paths(code_dir: Path, ignore_file: str) -> list[str]:
-    """Return the ignored paths and the links that `take` does not copy; a folder's path ends with a slash."""
+    """Return the paths that lines of ignore files exclude, and the links to folders that `take` does not copy. A
+    folder's path ends with a slash.
+    """
     code_dir, ignored = code_dir.resolve(), list[str]()
     for _ in _walk(code_dir, None, Rules.of(code_dir, ignore_file), ignored):
         pass
@@ -179,7 +181,7 @@ def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str
 
 
 def _walk(top: Path, destination: Path | None, rules: Rules, left: list[str]) -> Iterator[_Entry]:
-    """Yield the entries to copy, and append the ignored paths to `left`.
+    """Yield the entries to copy, and append to `left` the paths that a line of an ignore file excludes.
 
     A link to a folder that is not copied is appended to `left` too, because a run on this machine can follow it.
     """

@@ -19,7 +19,7 @@ class FileCache:
         self._of_parts: dict[str, tuple[tuple[Any, ...], Any]] = {}
 
     def of_file(self, path: str, read: Callable[[], _Value], missing: Any = _READ) -> _Value:
-        """Return `read(path)`, cached until the file changes. Errors of `read` are not cached.
+        """Return the result of `read`, cached until the file changes. Errors of `read` are not cached.
 
         If the file does not exist, return `missing`. Without `missing`, `read` is called in that case too.
         """
@@ -33,7 +33,7 @@ class FileCache:
         return value
 
     def of_parts(self, name: str, parts: Sequence[Any], join: Callable[[], _Value]) -> _Value:
-        """Return `join(parts)`, cached as long as the parts are the same objects."""
+        """Return the result of `join`, cached under `name` as long as the parts are the same objects."""
         kept = self._of_parts.get(name)
         if kept is None or len(kept[0]) != len(parts) or any(a is not b for a, b in zip(kept[0], parts, strict=True)):
             kept = self._of_parts[name] = (tuple(parts), join())

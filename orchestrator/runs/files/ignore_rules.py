@@ -58,8 +58,8 @@ class Rules:
         return None if index is None or index < len(DEFAULT_IGNORE) else self.lines[index - len(DEFAULT_IGNORE)]
 
     def is_left_out_by_line(self, path: str) -> bool:
-        """Return whether a line of an ignore file excludes a path or a folder above it. Built-in patterns do not
-        count.
+        """Return whether a line of an ignore file excludes a path or a folder above it. Return False if a built-in
+        pattern excludes the path in any case.
         """
         built_in = Rules((), self.patterns[: len(DEFAULT_IGNORE)])
         return not built_in.why_left_out(path) and bool(self.why_left_out(path))
@@ -142,7 +142,7 @@ def measure_left_out(top: Path, paths: Sequence[str], rules: Rules, sent: Collec
 
 
 def _unmatched_links(top: Path, paths: Sequence[str], rules: Rules) -> list[tuple[str, str]]:
-    """Return [path, target] of each link to a folder among these paths that no line of an ignore file excludes."""
+    """Return [path, target] of each path that is a link to a folder and that no line of an ignore file excludes."""
     links = [path for path in paths if not path.endswith("/") and os.path.isdir(top / path)]
     return [(path, os.path.realpath(top / path)) for path in links if not rules.why_left_out(f"{path}/x")]
 
@@ -204,7 +204,7 @@ def named_files(code_dir: Path, words: Sequence[str]) -> tuple[str, ...]:
     found = []
     for word in words:
         for text in dict.fromkeys((word, word.partition("=")[2])):
-            place = os.path.normpath(code_dir / text) if text and "\0" not in text else ""
+            place = os.path.normpath(code_dir / text)
             if place.startswith(f"{code_dir}/") and os.path.isfile(place) and not os.path.islink(place):
                 found.append(os.path.relpath(place, code_dir))
     return tuple(dict.fromkeys(found))

@@ -48,7 +48,7 @@ _WORDS: Final = {
 
 @dataclass
 class _Position:
-    """The time and level that the next line of a log gets if it has none of its own."""
+    """The time and level that the next line of a log gets if the line itself has no time or level."""
 
     time: float | None = None
     level: Level | None = None

@@ -48,7 +48,7 @@ class LogFile(Value):
     path: Path
 
     def opened(self, suffix: str = "") -> BinaryIO:
-        """Open the log, or its rotated part (`.1`).
+        """Open the log or, with the suffix `.1`, the older part that was split off by a rotation.
 
         Raises FileNotFoundError if it is missing, and StoreError if it can't be read.
         """
@@ -91,7 +91,7 @@ class Selection(Value):
 
 
 def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
-    """Return the selected logs that exist, by attempt and rank."""
+    """Return the selected logs that exist, sorted by attempt and rank."""
     if selection.launchers:
         return _launcher_logs(run, selection)
     found = (
@@ -104,7 +104,8 @@ def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
 
 
 def launchers_instead(run: RunDir, selection: Selection) -> Selection | None:
-    """Return a selection of the launchers' logs, or None if any rank of the run has a log.
+    """Return a selection of the launchers' logs. Return None if any rank of the run has a log, or if no launcher has
+    one.
 
     If a node was selected, only its launcher's log is selected. A run has only launchers' logs if its setup lines, its
     interpreter or its imports failed.
@@ -117,7 +118,7 @@ def launchers_instead(run: RunDir, selection: Selection) -> Selection | None:
 
 
 def _launcher_logs(run: RunDir, selection: Selection) -> list[LogFile]:
-    """Return the launchers' logs that are not empty, by node."""
+    """Return the launchers' logs that are not empty, sorted by node."""
     found = []
     for path in run.path.glob("nodes/*/launcher.log"):
         node = path.parent.name
@@ -311,7 +312,9 @@ def beat_of(run: RunDir, attempt: int) -> dict[str, Any] | None:
 
 
 def beats_of(run: RunDir, attempt: int) -> dict[int, dict[str, Any]]:
-    """Return the last heartbeat of each rank in an attempt. Ranks without heartbeats are left out."""
+    """Return the last heartbeat of each rank in an attempt. Ranks without heartbeats are left out, except rank 0: its
+    step and metrics then come from the program's own metric files.
+    """
     found: dict[int, dict[str, Any]] = {}
     for _, node in _numbered(f"{run.path}/nodes"):
         with contextlib.suppress(OSError):
@@ -330,8 +333,8 @@ def _is_beat(name: str) -> bool:
 
 
 def _numbered(folder: str, prefix: str = "", suffix: str = "") -> Iterator[tuple[int, str]]:
-    """Yield (number, path) of each entry of a folder that is called by a number between `prefix` and `suffix`. The
-    paths are strings, because creating a thousand Path objects is slow.
+    """Yield (number, path) of each entry of a folder whose name is `prefix`, a number, and `suffix`. The paths are
+    strings, because creating a thousand Path objects is slow.
     """
     for name in reading.names_in(folder):
         number = name.removeprefix(prefix).removesuffix(suffix)

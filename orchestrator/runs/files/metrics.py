@@ -80,7 +80,7 @@ def metrics_of(run: RunDir) -> dict[str, float]:
 
 
 class Value(NamedTuple):
-    """One value of a metric, and the wall-clock time at which it was written."""
+    """One value of a metric, with the step and the wall-clock time at which it was written (None if unknown)."""
 
     step: float
     time: float | None
@@ -88,8 +88,8 @@ class Value(NamedTuple):
 
 
 class Series:
-    """The metrics of a run by step. Repeated calls of `look` read only lines that were appended since the previous
-    call.
+    """The metrics of a run, each as a list of (step, value). Repeated calls of `look` read only lines that were
+    appended since the previous call.
     """
 
     def __init__(self, run: RunDir) -> None:
@@ -101,7 +101,7 @@ class Series:
             file.look()
 
     def values(self, metric: str) -> list[Value]:
-        """Return the values of a metric by step.
+        """Return the values of a metric in the order of the steps.
 
         `kind.metric` selects one kind of line; otherwise the most frequent kind is used. If a restart has repeated
         steps, the later values are used. If both metric files have the metric, rank 0's own file is used.
@@ -113,8 +113,9 @@ class Series:
         return {name for file in self._files for name in file.names()}
 
     def names_of_kinds(self) -> set[str]:
-        """Return `kind.metric` for each metric that also occurs in a less frequent kind of line, because the metric's
-        name alone selects only the most frequent kind.
+        """Return `kind.metric` for each metric and each less frequent kind of its lines.
+
+        If a metric is in several kinds of lines, its name alone selects the most frequent kind.
         """
         return {name for file in self._files for name in file.names_of_kinds()}
 
@@ -180,12 +181,12 @@ def series(run: RunDir, metric: str) -> list[tuple[float, float]]:
 
 
 def names_of_series(run: RunDir) -> set[str]:
-    """Return the names of the metrics that a run has written by step."""
+    """Return the names of the metrics that a run has written with a step number."""
     return _whole_series(run).names()
 
 
 def default_metric(names: Iterable[str]) -> str:
-    """Return the metric to show by default: `loss`, else a metric with `loss` in its name.
+    """Return the metric to show by default: `loss`, else a metric with `loss` in its name, else any metric.
 
     `train/loss` is preferred to `val_loss` and `rank_1/train/loss`.
     """
@@ -214,7 +215,7 @@ def ranked(rows: Iterable[Ranked], *, better: Better) -> list[Ranked]:
 
 def metric_that_exists(found: Sequence[Mapping[str, float]], of_job: JobMetric | None) -> str | None:
     """Return the job's metric if any run has it. Otherwise choose one of the runs' metrics, and prefer accuracy to
-    loss.
+    loss. Return None if the runs have no metric.
     """
     names = {name for each in found for name in each}
     if of_job is not None and of_job.name in names:

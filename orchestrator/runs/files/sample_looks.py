@@ -88,8 +88,8 @@ class _NodeFile:
             self.samples = []
 
     def _take(self, path: str, start: int) -> int:
-        """Parse the complete lines that follow an offset, and return the offset behind them. A negative offset
-        counts from the end.
+        """Parse the complete lines from the offset `start` on, and return the offset of the first byte after them. A
+        negative `start` counts from the end.
         """
         with contextlib.suppress(FileNotFoundError), opened(path, self.run.path) as file:
             size = file.seek(0, os.SEEK_END)

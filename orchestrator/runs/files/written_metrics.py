@@ -38,7 +38,7 @@ def has_metrics(run: RunDir) -> bool:
 
 
 def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
-    """Return the newest `step` and `metrics` of an attempt that node 0's agent read from the program's own files.
+    """Return the newest `step` and `metrics` that node 0's agent read from the program's own files in this attempt.
     Return None if the agent read none.
     """
     step, values = None, dict[str, float]()

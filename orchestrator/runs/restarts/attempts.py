@@ -55,7 +55,7 @@ def _attempt(
 ) -> Attempt:
     """Build an attempt. `ends` are the events about its end, the most specific first.
 
-    `spares` are sentences about spare machines that replaced others.
+    `spares` are sentences about spare machines that replaced lost machines.
     """
     known = [event for event in ends if event is not None]
     offered = begun.resume_from or None if begun is not None else None
@@ -74,8 +74,9 @@ def continues(first: FirstStepsSeen) -> bool:
     """Return whether the program resumed from the offered checkpoint. `first` describes the program's first steps.
 
     After a resume, the first checkpoint that the program saves has a greater step than the offered checkpoint. If the
-    program reports steps, the first step is compared with the distance between the first two. For example, a program
-    that reports every tenth step begins with 10 and 20, but after a resume from step 50 it begins with 60 and 70.
+    program reports steps, its first step is compared with the distance between its first two steps. For example, a
+    program that reports every tenth step begins with 10 and 20, but after a resume from step 50 it begins with 60 and
+    70.
     """
     if first.loaded is not None:
         return True

@@ -40,7 +40,7 @@ class Reserves:
 
 @dataclass(frozen=True)
 class Newest:
-    """The newest checkpoint that was copied to this machine: its name, and the time of its last file."""
+    """The newest checkpoint that was copied to this machine: its name, and the time of the last write to its files."""
 
     name: str
     time: float
@@ -53,10 +53,10 @@ def recovery_of(
     has: Reserves,
     newest: Callable[[], Newest | None] = lambda: None,
 ) -> Recovery | None:
-    """Return the lost hosts and the next step, or None if the run has ended or its newest attempt is running.
+    """Return the lost hosts and the next step. Return None if no host is lost, or if the run has ended or is cancelled.
 
-    Before the next start is decided, the next step is the decision that would follow if nothing changed. `newest` is
-    called only if no event contains the step of a checkpoint.
+    Until the next start is decided, the next step is what would be decided if nothing changed. `newest` is called only
+    if no event contains the step of a checkpoint.
     """
     events = list(events)
     attempt = max((event.attempt for event in of(events, Go)), default=-1)
@@ -153,7 +153,7 @@ def _reasons(waits: WaitingForHosts) -> str:
 
 
 def _gone(said: Sequence[Event]) -> list[str]:
-    """Return the hosts that the next start leaves out or replaces."""
+    """Return the hosts that the next start leaves out or replaces, according to the recorded decisions `said`."""
     replaced = [event.host for event in of(said, Replaced)]
     return [*replaced, *(host for event in of(said, GoingOnWithout) for host in event.hosts)]
 

@@ -85,8 +85,8 @@ def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
 
 
 def _sentence_at(problem: Problem, where: str) -> str:
-    """Return the problem's message. The field's name is left out if the place already has it (`job.name (command
-    line)`).
+    """Return the problem's message. The field's name is left out if `where` already contains it, as in `job.name
+    (command line)`.
     """
     named = where.endswith(f".{problem.dotted} (command line)") and not re.match(r"(is|belongs) ", problem.message)
     return sentence(replace(problem, path=()) if named else problem)
@@ -313,7 +313,9 @@ def _is_in_mapping(dotted: str) -> bool:
 
 
 def _one_level_down(name: str, holder: type[Spec], cutoff: float = 1.0) -> str:
-    """Suggest a field of an inner model whose name is similar, by at least `cutoff` (0 to 1); "" if there is none."""
+    """Suggest a field of an inner model with a similar name; "" if there is none. `cutoff` is the least similarity,
+    from 0 to 1.
+    """
     below: dict[str, str] = {}
     for key, hint in hints_of(holder).items():
         inner = _spec_in(hint)
@@ -324,7 +326,9 @@ def _one_level_down(name: str, holder: type[Spec], cutoff: float = 1.0) -> str:
 
 
 def _other_document(written: str, name: str, model: type[Spec], *, top: bool) -> str:
-    """Return a message if the field belongs to the other document or to another kind of profile, else ""."""
+    """Return an error message if an unknown field of a job belongs in a profile, if a field of a profile belongs in a
+    job, or if it belongs in another kind of profile. Otherwise return "".
+    """
     if not top:
         return ""
     if name.partition(".")[0] in names_of(Job):

@@ -1,7 +1,7 @@
-"""Caches validated documents, so that another submit of the same files imports neither pydantic nor ruamel.
+"""Caches validated documents, so that another submission of the same files imports neither pydantic nor ruamel.
 
-The cache key covers the files, the options and orch's own source. This machine and the code folder are checked at each
-submit. If one of them has a problem, the loader reads the files again and reports the problem.
+The cache key covers the files, the options and orch's own source. Each submission also checks this machine and the code
+folder. If the check finds a problem, the loader reads the files again and reports the problem.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def _write(path: str, key: str, loaded: Loaded) -> None:
 def _encoded(value: Any) -> Any:
     """Return a document's value as JSON from which `_decoded` restores it.
 
-    Tuples become lists. Mappings and parts of documents become objects, and a key shows which of the two an object was.
+    Tuples become lists. Mappings and parts of documents become objects. The key `mapping` or `spec` of an object shows
+    which of the two it was.
     """
     if isinstance(value, Spec):
         return {"spec": place_of(type(value)), "given": {name: _encoded(each) for name, each in value.given().items()}}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
+if TYPE_CHECKING:  # a submission of cached documents must not load pydantic
     from orchestrator.specs.job import Job
     from orchestrator.specs.profiles import AnyProfile
 

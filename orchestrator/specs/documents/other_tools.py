@@ -62,7 +62,9 @@ OF_KIND: Final = {
 
 
 def answer_to(name: str, *, of_job: bool) -> str:
-    """Return the replacement for another tool's field, as the end of a sentence; empty if the field is unknown."""
+    """Return the replacement for the field `name` of another tool, as the end of a sentence; empty if orch does not
+    know such a field.
+    """
     answer = ANSWERS.get(name) or ("" if of_job else ANSWERS_OF_PROFILE.get(name, ""))
     if not answer:
         return ""

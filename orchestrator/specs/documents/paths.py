@@ -17,7 +17,7 @@ from orchestrator.specs.documents.lookup import (
     users_profiles,
 )
 
-if TYPE_CHECKING:  # a submit of cached documents must not load ruamel
+if TYPE_CHECKING:  # a submission of cached documents must not load ruamel
     from orchestrator.specs.documents.yaml_source import Document
 
 

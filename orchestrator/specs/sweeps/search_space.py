@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from orchestrator.specs.spec import Spec, setting
 
-if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
     from pydantic import BeforeValidator
 
     from orchestrator.specs.fields import Also, Finite, Line, Natural
@@ -28,8 +28,8 @@ def choice_text(value: bool | float | str) -> str:
 
 
 def argument_text(value: bool | float | str) -> str:
-    """Return a choice as a program's argument. `Axis.argument` later removes its quotes, but does not process
-    escapes.
+    """Return a choice as a program's argument. A text with a backslash is put into single quotes unchanged, because
+    `Axis.argument` later removes the quotes but does not process escapes.
     """
     text = choice_text(value)
     return f"'{value}'" if "\\" in text else text
@@ -73,7 +73,7 @@ def _choices(value: object) -> object:
 
 
 class SearchSpace(Spec):
-    """The space that `orch submit --search` searches; the metric is the job's."""
+    """The values that `orch submit --search` may choose for each key. The job's `metric` judges the trials."""
 
     space: dict[Line, Annotated[Range, BeforeValidator(_choices), Also("array")]] = setting(
         "a range or choices for each key; the keys are those of --sweep", min_length=1

@@ -29,7 +29,9 @@ _CLOSES: Final = {"[": "]", "{": "}"}
 
 @dataclass(frozen=True)
 class Axis:
-    """One key of a sweep: the word that the user wrote, the job's field, and its values as texts."""
+    """One key of a sweep: the word that the user wrote for it, the job's field that it sets, and the values of the
+    field as texts.
+    """
 
     word: str
     field: str  # job.A.B, or the option of a program
@@ -190,7 +192,9 @@ def points_of(axes: Sequence[Axis]) -> list[Point]:
 
 
 def point_at(axes: Sequence[Axis], index: int, values: Sequence[str]) -> Point:
-    """Return the point with one value, as text, on each axis."""
+    """Return the point of a sweep at which each axis has the given value. `values` has the value of each axis as
+    text.
+    """
     pairs = list(zip(axes, values, strict=True))
     return Point(
         index,

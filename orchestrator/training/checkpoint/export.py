@@ -18,8 +18,8 @@ from orchestrator.training.errors import EXIT_USAGE, CheckpointError
 
 
 def weights(path: Path) -> tuple[dict[str, Tensor], Manifest]:
-    """Return a checkpoint's weights by name, and its manifest. Raises CheckpointError if the checkpoint has no
-    weights.
+    """Return a dict of a checkpoint's weights, keyed by name, and the checkpoint's manifest. Raises CheckpointError if
+    the checkpoint has no weights.
     """
     state, manifest = checkpoints.load(path)
     state = whole(Loaded(state, path))

@@ -1,5 +1,5 @@
-"""The format of checkpoints: a folder for each step, with hashes of its files. Each folder appears complete, by a
-rename.
+"""The format of checkpoints: a folder for each step, with hashes of its files. A folder gets its final name by a
+rename, once it is complete.
 
     checkpoints/step_00000123/state.pt        torch.save of a dict of tensors and plain values
                               manifest.json   step, epoch, world_size, time, metric; checksum and size of each file
@@ -59,8 +59,8 @@ class Found:
 
 
 def save(folder: Path, state: Mapping[str, Any], manifest: Manifest, *, keep: int = 3) -> Path:
-    """Write a checkpoint, then delete all but the newest `keep`. Raises CheckpointError if the checkpoint can't be
-    written.
+    """Write a checkpoint, then delete all but the newest `keep` checkpoints. Raises CheckpointError if the checkpoint
+    can't be written.
     """
     path = write(folder, state, manifest)
     prune(folder, path, keep)
@@ -68,7 +68,9 @@ def save(folder: Path, state: Mapping[str, Any], manifest: Manifest, *, keep: in
 
 
 def write(folder: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
-    """Write and commit a checkpoint, which is on the disk when this returns. A failure leaves nothing behind."""
+    """Write and commit a checkpoint, which is on the disk when this returns. If this fails, no files of the checkpoint
+    remain.
+    """
     return commit(begin(folder, manifest.step), state, manifest)
 
 
@@ -87,7 +89,7 @@ def commit(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
     """Write the state into the folder that `begin` returned, and rename the folder to its final name.
 
     The checkpoint is on the disk when this returns. If `commit` fails, the folder is removed. `manifest.files` maps the
-    name of each file that is already in the folder to its checksum and "bytes"; these files must be on the disk.
+    name of each file that is already in the folder to the file's checksum and size. These files must be on the disk.
     """
     path = temp.with_name(name_of(manifest.step))
     try:
@@ -141,8 +143,8 @@ def _put_in_place(temp: Path, path: Path) -> None:
 
 
 def prune(folder: Path, newest_path: Path, keep: int, keep_best: JobMetric | None = None) -> list[Path]:
-    """Delete the checkpoints up to the step of `newest_path`, except the newest `keep` and the best by the metric
-    `keep_best`. Return their folders.
+    """Delete old checkpoints, up to the step of `newest_path`. Keep the newest `keep` of these and the best by the
+    metric `keep_best`. Return the folders of the deleted checkpoints.
 
     Raises CheckpointError, and deletes nothing, if the checkpoint at `newest_path` is not complete. Only the sizes of
     its files are checked.
@@ -273,7 +275,7 @@ def copy_verified(path: Path, file: IO[bytes]) -> Manifest:
 
 
 def decode(file: IO[bytes], path: Path) -> dict[str, Any]:
-    """Return the dict of tensors and plain values in a state file. Errors name the checkpoint's `path`.
+    """Return the dict of tensors and plain values in a state file. Error messages name the checkpoint's `path`.
 
     The tensors are mapped from the file. They keep the file open, and need memory of their own only when they are
     written to.

@@ -109,8 +109,8 @@ def hashed(path: Path) -> Iterator[HashingWriter]:
 
 @contextmanager
 def without_crc32() -> Iterator[None]:
-    """Make torch.save omit the crc32 in its zip file. The crc32 takes as long as the writes, and detects less than
-    our checksum.
+    """Make torch.save omit the crc32 in its zip file. Computing the crc32 takes as long as the writes, and it detects
+    fewer errors than the checksum that orch computes.
     """
     before = bool(torch.serialization.get_crc32_options())
     torch.serialization.set_crc32_options(False)

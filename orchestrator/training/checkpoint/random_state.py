@@ -31,8 +31,8 @@ def seed_host(seed: int) -> None:
 
 
 def seed_for(seed: int, step: int, rank: int) -> int:
-    """Return a seed for `rank` that is valid from `step` on. It differs between ranks and steps, and is the same at
-    every start.
+    """Return a seed for the steps of `rank` from `step` on. The seed differs between ranks and steps, but is the same
+    in every start of the run.
     """
     return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**62
 
@@ -51,7 +51,7 @@ def random_state(*devices: torch.device) -> RandomState:
 
 
 def _generators(devices: Sequence[torch.device]) -> list[tuple[str, torch.device]]:
-    """Return (name in checkpoints, GPU) for each GPU: cuda, cuda1, cuda2, ..."""
+    """Return (name in checkpoints, GPU) for each GPU in `devices`. The names are cuda, cuda1, cuda2, ..."""
     gpus = [device for device in devices if device.type == "cuda"]
     return [("cuda" if number == 0 else f"cuda{number}", device) for number, device in enumerate(gpus)]
 
@@ -93,8 +93,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
 
 
 def part(contents: Mapping[str, Any], name: str, source: str) -> Any:
-    """Return an entry of a checkpoint. Raises CheckpointError, which names the checkpoint `source`, if the entry is
-    missing.
+    """Return the entry `name` of a checkpoint. If the entry is missing, raises CheckpointError with the name `source`
+    of the checkpoint.
     """
     if name not in contents:
         raise CheckpointError(
@@ -104,7 +104,9 @@ def part(contents: Mapping[str, Any], name: str, source: str) -> Any:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Any], source: str) -> None:
-    """Load weights into `model`. DDP's prefix `module.` is added or removed. Errors name the checkpoint, `source`."""
+    """Load weights into `model`. DDP's prefix `module.` is added or removed if necessary. `source` is the checkpoint's
+    name in error messages.
+    """
     prefixed = any(name.startswith("module.") for name in model.state_dict())
     fitted = {name.removeprefix("module."): value for name, value in weights.items()}
     if prefixed:

@@ -27,14 +27,16 @@ class SecondCopy:
         self._commit = ""
 
     def expect(self, path: Path) -> None:
-        """Store the path of the checkpoint that was just committed. The next `wait` waits for its second copy."""
+        """Store the path of a checkpoint that was just committed. The next `wait` waits for the second copy of it."""
         if self._answers is not None:
             # If the checkpoint was replaced or deleted meanwhile, there is nothing to wait for.
             with contextlib.suppress(OSError):
                 self._commit = (path / COMMIT).read_text("ascii")
 
     def wait(self) -> None:
-        """Wait until the last checkpoint has been copied, or is late. The agent's file is polled."""
+        """Wait until the last checkpoint has a second copy, or until the copy is late. This polls the file in which the
+        agent reports its copies.
+        """
         end = time.monotonic() + MOST_SECONDS
         while self._commit:
             answer = self._read()

@@ -102,8 +102,8 @@ def _host_file() -> Iterator[tuple[IO[bytes], bool]]:
 
 
 def _opened(path: str) -> IO[bytes] | None:
-    """Open another rank's file. Return None if this host hides processes from each other, even those of the same
-    user.
+    """Open a file of another rank through that rank's folder in /proc. Return None if this host hides the folders of
+    other processes, even those of the same user.
     """
     try:
         return open(path, "rb", buffering=0)
@@ -112,8 +112,8 @@ def _opened(path: str) -> IO[bytes] | None:
 
 
 def whole(loaded: Loaded) -> dict[str, Any]:
-    """Return a state with the entries "model" and "optimizer". All ranks must call this. A sharded checkpoint is
-    assembled to whole tensors.
+    """Return a checkpoint's state, with the entries "model" and "optimizer". The tensors of a sharded checkpoint are
+    joined to whole tensors. All ranks must call this.
     """
     if not loaded.state.get(SHARDED):
         return loaded.state

@@ -28,8 +28,8 @@ class Saver:
     """Writes the checkpoints of a run into its folder, one at a time."""
 
     def __init__(self, places: Places, report: Reporter, heartbeats: HeartbeatFile, *, aside: bool = False) -> None:
-        """Remove unfinished checkpoints from the folder. With `aside`, a save first copies the state in memory, and the
-        copy is written in the background.
+        """Prepare to save checkpoints, and remove unfinished checkpoints from the folder. With `aside`, a save first
+        copies the state in memory, and the copy is written in the background.
         """
         self.last_step = -1
         self._places = places

@@ -97,7 +97,9 @@ def write(
 def _write_mine(
     temp: Path, shards: dict[str, Any], members: dist.ProcessGroup | None
 ) -> tuple[dict[str, dict[str, Any]], str]:
-    """Write this rank's part. Return the manifest's entries for its files, and an error message or ""."""
+    """Write this rank's part of the checkpoint. Return the manifest's entries for the written files, and an error
+    message ("" after a success).
+    """
     try:
         writer = FileSystemWriter(temp, sync_files=False)  # `files` flushes each file to the disk
         writer.fs = files = _HashedFiles()
@@ -150,7 +152,7 @@ class _IndexUnpickler(pickle.Unpickler):
 
 
 def index(path: Path) -> dict[str, TensorStorageMetadata]:
-    """Return the sizes and types of a checkpoint's sharded tensors by name.
+    """Return a dict from the name of each sharded tensor of a checkpoint to the tensor's size and type.
 
     Raises CheckpointError if the checkpoint's index can't be read.
     """

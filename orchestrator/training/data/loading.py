@@ -119,8 +119,8 @@ def ahead(batches: Iterator[tuple[Sequence[Tensor], Share]], device: torch.devic
 
 
 def _taken_over(batch: Tensors, aside: "torch.cuda.Stream") -> Tensors:
-    """Make the current stream wait for a batch that the stream `aside` copies, and record that the current stream
-    uses its memory.
+    """Make the current stream wait for a batch that the stream `aside` copies, and record that the current stream uses
+    the batch's memory.
     """
     now = torch.cuda.current_stream(aside.device)
     now.wait_stream(aside)
@@ -230,7 +230,9 @@ def _first(share: Share) -> Share:
 
 @dataclass(frozen=True)
 class _Failure:
-    """A batch that could not be read: the indices of its samples, the error, and the traceback in the Dataset."""
+    """A batch that could not be read: the indices of its samples, the error, and the traceback of the error in the
+    Dataset.
+    """
 
     indices: list[int]
     error: str

@@ -164,8 +164,8 @@ def _download_mnist() -> tuple[Path | None, str]:
 
 
 def _why_no_download(error: Exception) -> str:
-    """Return the reason of a failed download from torchvision's message. The message lists the error of each address,
-    and the last error is returned.
+    """Return the reason of a failed download, taken from torchvision's error message. The message lists an error for
+    each address that was tried, and the last of these errors is returned.
     """
     text = " ".join(str(error).split()).rstrip(".:") or type(error).__name__
     failures: list[str] = re.findall(r"<urlopen error (?:\[Errno -?\d+\] )?([^>]+)>", text)

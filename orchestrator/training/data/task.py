@@ -85,7 +85,7 @@ def _load_in(folder: Path, path: Path) -> Task:
 def load_data(task: Task, options: Options, warn: Callable[[str], None]) -> Data:
     """Return the task's data. All ranks must call this. `warn` is called with the reason if substitute data is used.
 
-    Raises UserError on all ranks if one of them has no data, or has other data than the other ranks.
+    Raises UserError on all ranks if one of them has no data, or if two ranks have different data.
     """
     data, problem, what = None, "", None
     try:

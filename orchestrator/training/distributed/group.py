@@ -170,8 +170,8 @@ def gathered(value: object) -> list[Any] | None:
 
 
 def _padded(value: object, members: dist.ProcessGroup | None = None) -> tuple[torch.Tensor, list[int]]:
-    """Return this rank's encoded value, padded to the longest, and the length of each rank's value. All ranks must call
-    this.
+    """Return this rank's value, encoded and padded to the length of the longest value, and a list of the lengths of all
+    ranks' values. All ranks must call this.
     """
     content = encode(value)
     mine = torch.tensor([len(content)], dtype=torch.int64, device=device(members))
@@ -198,8 +198,8 @@ def from_main(value: object, members: dist.ProcessGroup | None = None) -> Any:
 
 
 def file_from_main(file: IO[bytes], *, keeps: bool) -> None:
-    """Copy the content of rank 0's file to the files of the ranks that have `keeps`, in chunks of 64 MiB. All ranks
-    must call this.
+    """Copy the content of rank 0's file to the file of each other rank that passes `keeps=True`, in chunks of 64 MiB.
+    All ranks must call this.
 
     All copies are complete when this returns, because ranks also read each other's files.
     """

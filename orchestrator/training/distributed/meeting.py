@@ -1,7 +1,7 @@
 """Compares the ranks' choices of backend and device before the ranks join the process group.
 
-Each rank chooses for itself. If one rank joined with another backend than the others, all ranks would wait forever. So
-either all ranks agree, or all of them end with the same error.
+Each rank chooses for itself. If one rank joined with a different backend, all ranks would wait forever. So either all
+ranks agree, or all of them end with the same error.
 """
 
 import json
@@ -68,8 +68,8 @@ def _answer(choice: Choice | UserError, environ: Mapping[str, str] = os.environ)
 
 
 def refusal(answers: Sequence[Answer]) -> str:
-    """Return why ranks with these answers can't train together, with the first rank that differs. Return "" if they
-    can.
+    """Return why ranks with these answers can't train together, with the number of the first rank whose answer does not
+    fit. Return "" if they can.
     """
     for rank, answer in enumerate(answers):
         if answer.problem:

@@ -15,11 +15,12 @@ from orchestrator.training.errors import UserError
 
 
 def spawn(function: Callable[..., Any], nproc: int, *arguments: Any, start: str = "spawn") -> list[Any]:
-    """Run `function(*arguments)` in `nproc` processes with torchrun's environment, and return their results by rank.
+    """Run `function(*arguments)` in `nproc` processes with torchrun's environment, and return a list with the result of
+    each rank.
 
     Function, arguments and results must be picklable. With `start="fork"` the function may also be defined in a
-    notebook, but this process must not have used CUDA. The first rank that raises ends the others, and its traceback
-    is raised here as torch.multiprocessing.ProcessRaisedException.
+    notebook, but this process must not have used CUDA. If a rank raises an exception, the other ranks are ended, and
+    the exception's traceback is raised here as torch.multiprocessing.ProcessRaisedException.
     """
     if nproc < 1:
         raise UserError(f"{nproc} ranks can't be started: give 1 or more.")

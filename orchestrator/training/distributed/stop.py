@@ -53,7 +53,9 @@ def _ignore() -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Block the stop signals during the block. Processes that are started meanwhile keep them blocked."""
+    """Hold back the stop signals during the block. In processes that are started in the block, these signals stay
+    blocked.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -97,12 +99,12 @@ def protect_forks() -> None:
 
 
 class Agreement:
-    """Lets all ranks agree on the step at which they stop. Each rank calls it once per step, and all ranks get the same
-    answer.
+    """Lets all ranks agree on the step at which they stop. Each rank calls this object once per step, and all ranks get
+    the same answer.
 
     Once in several calls, an all-reduce shows all ranks whether one of them has received a signal. Rank 0's clock
-    decides the number of calls in between. Rank 0 sends its elapsed time with the flag, so that all ranks do the next
-    all-reduce at the same call.
+    decides how many calls lie between two all-reduces. Rank 0 sends its elapsed time with the flag, so that all ranks
+    do the next all-reduce at the same call.
     """
 
     def __init__(self, seconds: float = CHECK_SECONDS) -> None:

@@ -14,7 +14,9 @@ from orchestrator.training.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of an evaluation: the step, and the means over all test samples by name, including "loss"."""
+    """The result of an evaluation: the step, and a dict from the name of each metric (including "loss") to its mean
+    over all test samples.
+    """
 
     step: int
     values: dict[str, float]

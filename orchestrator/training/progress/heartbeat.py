@@ -88,7 +88,9 @@ class HeartbeatFile:
             yield batch
 
     def saved(self, problem: str = "") -> None:
-        """Count a save, which failed if `problem` is given. Later heartbeats report it."""
+        """Count a save. If `problem` is given, it is the reason why the save failed. Later heartbeats report the counts
+        and the reason.
+        """
         self._saves += 1
         self._saves_failed += bool(problem)
         self.unsaved = problem

@@ -19,12 +19,10 @@ def record_memory() -> None:
 
 
 class Profiler:
-    """Records steps if requested. Without a heartbeat file there are no requests."""
+    """Records steps if `orch profile` requests it. Without a heartbeat file there are no requests."""
 
     def __init__(self, heartbeat: Path | None, rank: int, *, keeps_history: bool = False) -> None:
-        """Prepare for requests. With `keeps_history`, the end of a profile does not end torch's recording of GPU
-        memory.
-        """
+        """Prepare for requests. With `keeps_history`, torch still records GPU memory after the end of a profile."""
         self._keeps_history = keeps_history
         self._folder = heartbeat.parent if heartbeat else None
         self._rank = rank

@@ -39,7 +39,7 @@ class Meter:
 
     @property
     def rate(self) -> float | None:
-        """Return samples per second over all ranks, or None before the first step."""
+        """Return the number of samples per second over all ranks, or None before the first step."""
         (start, first), (end, last) = self._points[0], self._points[-1]
         return (last - first) / (end - start) if end > start else None
 
@@ -115,8 +115,8 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return those metrics of a framework that are single numbers. Metrics that have the name of one of orch's own
-    fields are left out.
+    """Return those of a framework's metrics that are single numbers. A metric is left out if orch uses its name for a
+    field of its own.
     """
     plain = {
         name: value.item() if isinstance(value, Tensor) and value.numel() == 1 else value

@@ -11,6 +11,6 @@ __all__ = ["Setup", "Strategy", "find"]
 
 
 def find(name: str) -> type[Strategy]:
-    """Return the class of a strategy: for `dp-balanced`, the class DpBalanced in dp_balanced.py."""
+    """Return the class of a strategy, for example DpBalanced in dp_balanced.py for the name `dp-balanced`."""
     module = import_module(f"{__name__}.{name.replace('-', '_')}")
     return cast(type[Strategy], getattr(module, name.title().replace("-", "")))

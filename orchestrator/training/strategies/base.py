@@ -51,8 +51,8 @@ class Strategy:
 
     @classmethod
     def make(cls, setup: Setup) -> nn.Module:
-        """Create the task's model, before `place` moves it. A strategy may leave its weights uninitialized on some
-        ranks.
+        """Create the task's model. Later, `place` moves the model to its devices. Some strategies leave the weights
+        uninitialized on some ranks.
         """
         return setup.task.model(setup.options)
 
@@ -217,14 +217,16 @@ class Strategy:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_full(self, saved: Mapping[str, Any], source: str) -> None:
-        """Load a state that `full_state` of any strategy returned. All ranks must call this. Errors name its
-        checkpoint, `source`.
+        """Load a state that `full_state` of any strategy returned. All ranks must call this. `source` is the name of
+        the checkpoint in error messages.
         """
         random_state.load_weights(self.model, random_state.part(saved, "model", source), source)
         random_state.load_optimizer(self.optimizer, random_state.part(saved, "optimizer", source))
 
     def shards(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return (this rank's tensors for a sharded checkpoint, the other values, which are the same on all ranks)."""
+        """Return the tensors of this rank for a sharded checkpoint, and a dict of all other values, which are the same
+        on all ranks.
+        """
         raise NotImplementedError  # only strategies with `saves_shards` have this method
 
     def load_shards(self, saved: Mapping[str, Any], path: Path) -> None:

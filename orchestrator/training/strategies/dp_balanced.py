@@ -1,5 +1,5 @@
 """The strategy dp-balanced, which is dp with a loss on each device, so that the first GPU needs no more memory than the
-others.
+other GPUs.
 
 `nn.DataParallel` gathers all outputs on the first GPU. If a model has large outputs, as segmentation and language
 models do, this GPU runs out of memory first. With dp-balanced, outputs stay on their devices, and targets are scattered

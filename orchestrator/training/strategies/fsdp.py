@@ -76,8 +76,8 @@ class Fsdp(Strategy):
     def _data_mesh(self) -> DeviceMesh:
         """Return the mesh of the ranks that have different samples.
 
-        Its one dimension is the parts of the weights. If there are several copies of the weights, it has two
-        dimensions: copies, and parts of a copy.
+        If there is one copy of the weights, the mesh has one dimension: the parts of the weights. If there are several
+        copies, it has two dimensions: the copies, and the parts of a copy.
         """
         names = tuple(name for name in self.mesh.mesh_dim_names or () if name != "tensor")
         return self.mesh if names == self.mesh.mesh_dim_names else self.mesh[names]
@@ -95,8 +95,8 @@ class Fsdp(Strategy):
 
     @property
     def counts(self) -> bool:
-        """Return whether this rank's loss and outputs count. Of several ranks with the same samples, only the first
-        counts.
+        """Return whether this rank's loss and outputs count. If several ranks have the same samples, only the first of
+        them counts.
         """
         return self.setup.ranks.rank % self.setup.options.tensor_ranks == 0
 
@@ -202,8 +202,8 @@ def _whole(value: Any) -> Any:
 
 
 def _dimensions(setup: Setup) -> dict[str, int]:
-    """Return the sizes of the mesh's dimensions by name: copies of the weights, parts of a copy, and parts of a
-    layer.
+    """Return a dict from the name of each dimension of the mesh to its size. The dimensions are copies of the weights,
+    parts of a copy, and parts of a layer.
     """
     options, world_size = setup.options, setup.ranks.world_size
     shard = options.shard_ranks or world_size // options.tensor_ranks
@@ -212,8 +212,8 @@ def _dimensions(setup: Setup) -> dict[str, int]:
 
 
 def _like(value: Any, own: Any) -> Any:
-    """Return this rank's part of a whole tensor if the tensor `own`, which it replaces, is sharded. Otherwise return
-    the whole tensor unchanged.
+    """Return the tensor that replaces `own`. This is this rank's part of the whole tensor if `own` is sharded, and
+    otherwise the whole tensor.
     """
     if isinstance(own, DTensor) and isinstance(value, Tensor) and value.dim() and value.shape == own.shape:
         return tensor_parallel.part_of(value, own)

@@ -22,7 +22,7 @@ def cut(model: nn.Module, parts: int) -> list[nn.Sequential]:
             "nn.Sequential, whose children follow one another."
         )
     if len(model) < parts:
-        raise UserError(f"A model of {len(model)} children can't be cut into {parts} pieces: start fewer ranks.")
+        raise UserError(f"The model has {len(model)} child modules, too few for {parts} pieces: start fewer ranks.")
     children = list(model.named_children())
     sizes = [sum(weight.numel() for weight in child.parameters()) for _, child in children]
     ends = balance(sizes, parts)
@@ -30,8 +30,8 @@ def cut(model: nn.Module, parts: int) -> list[nn.Sequential]:
 
 
 def balance(sizes: Sequence[int], parts: int) -> list[int]:
-    """Return the ends of `parts` consecutive, non-empty groups. The largest group is at most NEARLY times as large as
-    necessary.
+    """Split `sizes` into `parts` consecutive, non-empty groups, and return the index at which each group ends. The
+    largest group is at most NEARLY times as large as necessary.
 
     Within that limit the last group is as small as possible, because its device also computes the loss.
     """

@@ -1,4 +1,6 @@
-"""Tensor parallelism, which splits layers over ranks by the task's plan. It adds a dimension to the mesh of fsdp."""
+"""Tensor parallelism, which splits layers over ranks according to the task's plan. It adds a dimension to the device
+mesh of the strategy fsdp.
+"""
 
 from fnmatch import fnmatch
 from typing import Any
@@ -66,8 +68,8 @@ def part_of(whole: Tensor, own: DTensor) -> DTensor:
 
 
 def _ends(length: int, parts: int) -> list[int]:
-    """Return the ends of all parts except the last. Sizes are as in torch.chunk, with the empty parts that
-    torch.chunk omits.
+    """Return the indices at which the parts of a dimension end, except the last part. The sizes are as in torch.chunk,
+    but parts that torch.chunk omits are included as empty parts.
     """
     size = -(-length // parts)
     return [min(length, size * number) for number in range(1, parts)]

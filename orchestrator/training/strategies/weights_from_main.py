@@ -38,7 +38,8 @@ class Undrawn(TorchFunctionMode):
 
 
 def whole(model: nn.Module) -> dict[str, Tensor]:
-    """Return a model's tensors by name on rank 0, and {} on the other ranks. All ranks must call this.
+    """On rank 0, return a dict of a model's tensors, keyed by name. On the other ranks, return an empty dict. All ranks
+    must call this.
 
     The tensors keep their values when the model is sharded or moved. Raises UserError on all ranks if one of them has
     built another model than rank 0.

@@ -110,7 +110,7 @@ export function follow(run, tell, onlink = () => {}, seen = {}) {
   return () => end.abort();
 }
 
-const SHARE = 120; // repeated requests of a page take at most 1/SHARE of the time, because a large run on three pages must not keep the server busy
+const SHARE = 140; // repeated requests of a page take at most 1/SHARE of the time, because a large run on three pages must not keep the server busy
 const LONGEST = 10000; // ms
 
 // Returns a function that does the work: at once, but at most once in so many ms, one at a time, and not while the page is hidden.

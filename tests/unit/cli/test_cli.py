@@ -64,7 +64,7 @@ def test_the_help_fits_80_columns_and_each_command_has_an_example(
     whole = orch("--help").out
     summary = next(line for line in whole.splitlines() if line.startswith(f"  {name} "))
     assert summary.endswith(".")
-    assert not summary.endswith("...")
+    assert not summary.endswith("..."), f"shorten the first sentence of the help of {name}: it does not fit on a line"
     assert max(map(len, whole.splitlines())) <= 80
     assert "\n  Example: " in orch(name, "--help").out
 
@@ -124,7 +124,7 @@ def test_init_reads_a_batch_script_and_says_the_next_step(
         (("submit", "jobs/mnist.py"), 2, "orch run -- jobs/mnist.py"),
         (("submit", "hello", "-p", "no-such-profile"), 2, "no-such-profile"),
         (("submit", "no-such-job", "-p", "local"), 2, "no-such-job"),
-        (("submit", "hello", "-p", "local", "-f", "-d"), 2, "exclude each other"),
+        (("submit", "hello", "-p", "local", "-f", "-d"), 2, "can't be used together"),
         (("submit", "hello", "-p", "local", "--set", "job.nmae=x"), 2, "did you mean 'name'"),
         (("submit", "hello", "-p", "locl"), 2, "local"),
         (("submit", "hello", "-p", "slurm-3x4", "--set", "profile.login=a@b@c"), 2, "'a@b@c' is not a host"),

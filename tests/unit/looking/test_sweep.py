@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.looking.sweep import grouped
+from orchestrator.looking.sweep import grouped, wait_all
 from orchestrator.runs.store import RunDir
+from tests.unit.views.runs_made import FAILED, begin, end, make
 
 
 def test_a_sweep_that_goes_on_is_one_group_with_its_ended_runs_however_few_are_wanted(tmp_path: Path) -> None:
@@ -19,3 +20,10 @@ def test_a_sweep_that_goes_on_is_one_group_with_its_ended_runs_however_few_are_w
     (tmp_path / "live" / names[1]).touch()  # the other points have ended
     found = [[run.run_id for run, _ in group] for group in grouped(tmp_path, everything=False, limit=1)]
     assert found == [names[3:], names[:3]]
+
+
+def test_the_states_of_all_runs_are_returned_when_the_time_is_up(tmp_path: Path) -> None:
+    ended, running = make(tmp_path, "tune-abcdef.0"), make(tmp_path, "tune-abcdef.1")
+    begin(running)
+    end(ended, FAILED)
+    assert [state.is_final for state in wait_all([ended, running], timeout=0)] == [True, False]

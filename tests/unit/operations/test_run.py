@@ -85,10 +85,10 @@ def test_conda_run_names_the_interpreter(folder: Path, monkeypatch: pytest.Monke
                            (f"-p {root}/envs/rl", root / "envs/rl")):  # fmt: skip
         typed = read_line(f"conda run {option} torchrun train.py".split(), folder)
         assert typed.program == f"{prefix}/bin/python"
-        assert typed.notes[0].startswith("'conda run' was left out: on other machines set 'python' in the profile")
+        assert typed.notes[0].startswith("'conda run' was left out: on other machines set `python` in the profile")
     typed = read_line(["conda", "run", "-n", "gone", "torchrun", "train.py"], folder)
     assert typed.program == "torchrun"
-    assert "the environment gone was not found here, so set 'python' in the profile" in typed.notes[0]
+    assert "the environment gone was not found here, so set `python` in the profile" in typed.notes[0]
 
 
 def test_what_is_not_taken_over_is_said(folder: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import outcome
-from orchestrator.outcome.rule import Seen
+from orchestrator.outcome import rules
+from orchestrator.outcome.rule import Rule, Seen
 from orchestrator.outcome.rules import RULES, blamed, cause_of, rule_of
 from orchestrator.outcome.verdict import Cause, Party
 from orchestrator.protocol import events
@@ -44,7 +45,9 @@ def test_the_committed_page_has_the_causes_of_the_rules() -> None:
 
 def test_a_new_rule_gets_a_row_whose_other_cells_are_to_be_written() -> None:
     row = next(line for line in PAGE.read_text().splitlines() if line.startswith("| a rank raises |"))
-    assert "| a rank raises | | user error | | |" in generated(PAGE.read_text().replace(f"{row}\n", ""))
+    page = generated(PAGE.read_text().replace(f"{row}\n", ""))
+    assert "\n| a rank raises | | user error | | |\n" in page
+    assert generated(page) == page
 
 
 def test_each_row_has_one_cause_and_each_cause_a_rule() -> None:
@@ -95,6 +98,14 @@ def test_the_rule_of_a_failure_names_the_party_to_blame(exit_report: dict[str, o
 )
 def test_the_party_to_blame_for_an_end_that_no_rank_caused(words: str, cause: Cause, party: Party) -> None:
     assert blamed(words, cause) is party
+
+
+def test_a_rule_whose_words_are_not_said_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new rule can stand anywhere in the table, also before those of its cause."""
+    new = Rule("", Cause.INFRA, Party.MACHINE, pattern="the new words")
+    monkeypatch.setattr(rules, "RULES", (new, *RULES))
+    assert blamed("node 1 (n2) was lost: no heartbeat for 10 s", Cause.INFRA) is Party.NODE
+    assert blamed("the new words", Cause.INFRA) is Party.MACHINE
 
 
 def test_a_note_of_nccl_on_a_retry_does_not_outweigh_an_error_of_the_program() -> None:

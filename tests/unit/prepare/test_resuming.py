@@ -5,15 +5,27 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from orchestrator.errors import UsageError
 from orchestrator.prepare.notes import notes_on_request
 from orchestrator.prepare.prepare import Request, prepare
+from orchestrator.prepare.resuming import NAMES
+from orchestrator.protocol.checkpoints.formats import Format
+from orchestrator.specs.border import hints_of
+from orchestrator.specs.job import Checkpoint
 
 TRAINING = "training: {task: digits.py}\n"
 SCRIPT = "script: train.py\n"
+
+
+def test_each_format_has_a_name_in_messages_a_value_in_a_job_and_a_row_in_the_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "checkpoints.md").read_text()
+    assert set(NAMES) == set(Format)
+    assert set(get_args(hints_of(Checkpoint)["format"])) == {"auto", *Format}
+    assert [each for each in Format if f"\n| `{each}` | " not in page] == []
 
 
 @pytest.fixture

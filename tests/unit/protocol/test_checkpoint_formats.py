@@ -74,6 +74,10 @@ WRITERS = {
 }  # fmt: skip
 
 
+def test_each_format_of_others_is_tested() -> None:
+    assert {*WRITERS, Format.ORCH} == {*Format}
+
+
 @pytest.fixture(params=WRITERS, ids=str)
 def kind(request: pytest.FixtureRequest) -> Format:
     return Format(request.param)
@@ -90,7 +94,8 @@ def test_each_framework_s_checkpoints_are_found_with_their_steps(tmp_path: Path,
 
 def test_a_torn_one_never_counts(tmp_path: Path, kind: Format) -> None:
     path = WRITERS[kind](tmp_path, 100)
-    weights = path if path.is_file() else max(path.iterdir(), key=lambda each: each.name.endswith((".pt", ".metadata")))
+    ends = (".pt", ".metadata", ".safetensors")
+    weights = path if path.is_file() else max(path.rglob("*.*"), key=lambda each: each.name.endswith(ends))
     whole = weights.read_bytes()
     for size in (0, *([1, len(whole) // 2, len(whole) - 1] if kind is not Format.DCP else [])):
         weights.write_bytes(whole[:size])
@@ -183,6 +188,13 @@ def test_deepspeed_s_folder_counts_once_latest_names_it_or_a_later_one(tmp_path:
     latest.write_text("global_step100")
     saved = newest_first(find_saved([str(tmp_path)]))[0]
     assert set(files_of(saved)) == {"latest", *(f"{second.name}/{each.name}" for each in second.iterdir())}
+
+
+def test_megatron_s_folder_has_its_tracker_with_it_wherever_it_is_copied(tmp_path: Path) -> None:
+    for name in ("iter_0000010/mp_rank_00/model_optim_rng.pt", "latest_checkpointed_iteration.txt"):
+        write(tmp_path / name)
+    (saved,) = find_saved([str(tmp_path)])
+    assert set(files_of(saved)) == {"iter_0000010/mp_rank_00/model_optim_rng.pt", "latest_checkpointed_iteration.txt"}
 
 
 def test_all_parts_of_a_distributed_one_have_to_be_there(tmp_path: Path) -> None:

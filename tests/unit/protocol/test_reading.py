@@ -109,7 +109,7 @@ def test_a_file_that_grows_while_it_is_read_is_read_to_its_end_or_its_bound(
     monkeypatch.setattr(os, "read", read)
     assert reading.read_regular(run / NAME, 100, run).startswith(b'{"step": 1}more')
     os.truncate(run / NAME, 11)
-    with pytest.raises(OSError, match="more than 12 bytes"):
+    with pytest.raises(OSError, match="larger than 12 bytes"):
         reading.read_regular(run / NAME, 12, run)
 
 
@@ -140,7 +140,7 @@ def test_an_ordinary_file_is_read_whole_in_parts_and_as_json(run: Path, below: b
 
 def test_a_file_that_is_too_large_is_not_read(run: Path) -> None:
     os.truncate(run / NAME, 1 << 40)  # sparse
-    with pytest.raises(OSError, match="more than 1 MiB") as raised:
+    with pytest.raises(OSError, match="larger than 1 MiB") as raised:
         reading.read_regular(run / NAME, 1 << 20, run)
     assert raised.value.errno == errno.EFBIG
 

@@ -105,13 +105,14 @@ def test_a_link_to_a_folder_that_is_not_sent_is_left_out_with_a_note(code: Path,
     (code / "data_link").symlink_to(outside)
     (code / "runs/1").mkdir(parents=True)
     (code / "latest").symlink_to("runs/1")
+    (code / "all").symlink_to("runs")
     (code / ".gitignore").write_text("runs/\n")
     (code / ".orchignore").write_text(lines)
     taken, found = snap(code)
     assert found == {"train.py", "pkg/a.py", ".gitignore", ".orchignore"}
-    assert sorted(taken.ignored) == ["data_link", "latest", "runs/"]
-    inside, link = ("latest", str(code / "runs/1")), ("data_link", str(outside))
-    assert sorted(taken.left_out.links) == ([inside] if lines else [link, inside])
+    assert sorted(taken.ignored) == ["all", "data_link", "latest", "runs/"]
+    inside, link = [("all", str(code / "runs")), ("latest", str(code / "runs/1"))], ("data_link", str(outside))
+    assert sorted(taken.left_out.links) == sorted(inside if lines else [link, *inside])
     note = left_out_words(asdict(taken.left_out))
     assert ("data_link (to " in note) is not bool(lines)
     assert "links to folders are not sent" in note

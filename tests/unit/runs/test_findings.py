@@ -100,6 +100,7 @@ def test_a_rank_whose_steps_take_long_is_a_straggler() -> None:
     assert straggler_scores(nodes) == {0: 1.0, 1: 1.0, 2: 1.0, 3: 2.0}
     assert lines(*nodes) == ["rank 3: a step takes 2.0 times as long as on the other ranks"]
     assert straggler_scores([ranks_of(0, (1.0,))]) == {}
+    assert straggler_scores([ranks_of(0, (1.0, 2.0))]) == {0: 0.5, 1: 2.0}
 
 
 def test_what_is_said_of_many_ranks_is_said_once_and_the_worst_comes_first() -> None:

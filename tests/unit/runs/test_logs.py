@@ -16,6 +16,7 @@ from orchestrator.runs.files.logs import (
     Selection,
     Tail,
     beat_of,
+    beats_of,
     last_line,
     launchers_instead,
     log_files,
@@ -232,10 +233,10 @@ def test_beats_and_results_that_are_broken_are_none(run: RunDir) -> None:
     for text in ("{", "[1]", "", "\x00\x00"):
         (folder / "beat_0").write_text(text)
         (run.path / "result.json").write_text(text)
-        assert (beat_of(run, 0), result_of(run)) == (None, None)
+        assert (beat_of(run, 0), beats_of(run, 0), result_of(run)) == (None, {}, None)
     (folder / "beat_0").write_text(json.dumps({"step": 3}).ljust(511) + "\n")
     (run.path / "result.json").write_text('{"accuracy": 0.9}')
-    assert (beat_of(run, 0), result_of(run)) == ({"step": 3}, {"accuracy": 0.9})
+    assert (beat_of(run, 0), beats_of(run, 0), result_of(run)) == ({"step": 3}, {0: {"step": 3}}, {"accuracy": 0.9})
     assert beat_of(run, 1) is None
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import StoreError
+from orchestrator.protocol.outputs import OutputRules
 from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.record import Dependency, NotifyEntry, PlanRecord, RunRecord, SweepPoint
 from orchestrator.runs.state import (
@@ -90,6 +91,13 @@ def test_no_damage_raises(damage: dict[str, Any], plan: dict[str, Any]) -> None:
     assert isinstance(record.retry, dict)
     assert all(isinstance(entry, NotifyEntry) for entry in record.notify)
     assert isinstance(PlanRecord.from_json(plan).first.code_dir, str)
+
+
+@pytest.mark.parametrize(
+    ("job", "rules"), [({"outputs": {"max_size": 5}}, OutputRules(max_size=5)), ([], OutputRules())]
+)
+def test_a_plan_has_the_rules_for_outputs_of_its_job(job: object, rules: OutputRules) -> None:
+    assert PlanRecord.from_json({"job": job}).outputs == rules
 
 
 def test_a_run_without_a_record_is_told_from_one_that_cant_be_read(tmp_path: Path) -> None:

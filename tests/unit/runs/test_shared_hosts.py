@@ -55,3 +55,9 @@ def test_a_run_is_told_its_position_who_is_before_it_and_who_holds_what() -> Non
 def test_what_the_run_itself_holds_counts_as_free() -> None:
     places = [holder("bob", "two-1"), holder("alice", "hold-1"), holder("alice", "two-1")]
     assert host_queue(answer(places, []), "two-1").free == 1
+
+
+def test_a_run_that_claims_to_wait_for_longer_than_its_ticket_is_shown_at_its_own_position() -> None:
+    early = {**ticket("bob", "late-1", -500), "made": (NOW - 20) * 10**9}
+    found = runs_on({"n1": answer([None, None], [early, ticket("alice", "first-1", -40)])})
+    assert [(each.run, each.position) for each in found] == [("first-1", 1), ("late-1", 2)]

@@ -33,7 +33,7 @@ from orchestrator.runs.store import (
     state_root,
     write_durably,
 )
-from orchestrator.runs.sweeps import find_runs, find_sweep
+from orchestrator.runs.sweeps import find_runs, find_sweep, make_sweep
 from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.supervisor.supervisor import supervise
 from tests.events import event
@@ -202,6 +202,15 @@ def test_a_mark_whose_run_was_never_recorded_is_not_live(root: Path) -> None:
 def test_removing_a_run_forgets_it(root: Path) -> None:
     remove_run(root, find_run(root, "a"))
     assert "a-111111" not in [*ids(newest_runs(root)), *ids(live_runs(root))]
+
+
+def test_a_sweeps_own_files_are_removed_with_its_last_run(root: Path) -> None:
+    points = [create_run(root, f"tune-777777.{index}", {}) for index in range(2)]
+    folder = make_sweep(root, "tune-777777", None, {})
+    remove_run(root, points[0])
+    assert folder.exists()
+    remove_run(root, points[1])
+    assert not folder.exists()
 
 
 def test_a_run_is_removed_while_others_write_to_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_lists_are_taken_for_tuples_and_nothing_can_be_changed() -> None:
         ({"script": None}, "none is given"),
         ({"module": "a"}, "module and script are given"),
         ({"script": None, "command": []}, "at least 1"),
-        ({"script": None, "command": ["a"], "launcher": "fork"}, "not forked"),
+        ({"script": None, "command": ["a"], "launcher": "fork"}, "launcher: fork"),
         ({"script": None, "command": ["a"], "launcher": "torchrun"}, "runs a module or a script"),
         ({"name": "-x"}, "start with a letter"),
         ({"name": "x" * 41}, "1 to 40"),

@@ -55,7 +55,9 @@ from multiprocessing import Process
 Process(target=write_logs).start()
 dist.init_process_group("nccl", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
 """
-WORKER = "import multiprocessing\nmultiprocessing.Process(target=load).start()\ndist.init_process_group('gloo')\n"
+WORKER = (
+    "import multiprocessing\nmultiprocessing.Process(target=load).start()\ndist.init_process_group(backend='gloo')\n"
+)
 
 
 @pytest.mark.parametrize(

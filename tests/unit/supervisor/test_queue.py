@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from orchestrator.runs.start_lock import being_started
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.runs.sweeps import make_sweep
 from orchestrator.supervisor import queue, starting
-from orchestrator.supervisor.queue import drop, recorded_start, runnable, start_here, start_queued
+from orchestrator.supervisor.queue import drop, may_start, recorded_start, runnable, start_here, start_queued
 from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.supervisor.starting import enqueue
 from orchestrator.supervisor.supervisor import _look_after
@@ -162,6 +163,39 @@ def test_a_start_over_a_connection_that_was_dead_is_made_by_a_program_that_dials
     assert [event.kind for event in run.events()] == ["held"]
     start_here(run)  # as that program does: no try follows its own
     assert [event.kind for event in run.events()] == ["held", "submit_failed"]
+
+
+@pytest.mark.parametrize(
+    ("is_shared", "its_turn", "has_begun", "starts"),
+    [
+        (False, False, False, True),
+        (True, True, False, True),
+        (True, False, False, False),
+        (True, False, True, True),
+        (True, None, False, False),
+    ],
+)
+def test_a_run_starts_at_its_turn_on_shared_hosts_and_an_interrupted_start_at_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_shared: bool,
+    its_turn: bool | None,
+    has_begun: bool,
+    starts: bool,
+) -> None:
+    def join() -> bool:
+        if its_turn is None:
+            raise BackendError("n1: no answer", transient=True)
+        return its_turn
+
+    turn = SimpleNamespace(join=join) if is_shared else None
+    monkeypatch.setattr(queue, "backend", lambda _: SimpleNamespace(turn=lambda _: turn))
+    run = queued(tmp_path, "c-555555")
+    if has_begun:
+        run.write("handle.json", {"state": "intent"})
+    assert may_start(run) is starts
+    (run.path / QUEUED).unlink()
+    assert not may_start(run)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_pieces_together_have_the_names_and_the_outputs_of_the_whole() -> None:
 def test_what_can_not_be_cut_is_refused() -> None:
     with pytest.raises(UserError, match=r"A Linear can't be cut .* nn\.Sequential"):
         cut(nn.Linear(1, 1), 2)
-    with pytest.raises(UserError, match="A model of 5 children can't be cut into 6 pieces"):
+    with pytest.raises(UserError, match="The model has 5 child modules, too few for 6 pieces"):
         cut(network(), 6)
 
 

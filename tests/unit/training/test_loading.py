@@ -91,7 +91,7 @@ class Broken(Dataset[Any]):
     ("indices", "sentence"),
     [
         ([1, 20, 30], r"^Sample 20 of the training data can't be read on rank 1: OSError: 20\.png is cut short$"),
-        ([30], r"^Samples? 30 of the training data .* on rank 1: TypeError: a sample must be a tuple of .* is dict$"),
+        ([30], r"^Samples? 30 of the training data .* on rank 1: TypeError: a sample must be a tuple of .* is a dict$"),
         ([*range(9), 36], r"^Samples 0, 1, 2, 3, 4, 5, 6, 7, \.\.\. of the training data can't be put into a batch"),
     ],
 )

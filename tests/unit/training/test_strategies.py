@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.protocol.training_options import STRATEGIES
-from orchestrator.specs.program import ONE_PROCESS, WHOLE_BATCH
-from orchestrator.training.strategies import find
+from orchestrator.specs.program import MANY_GPUS, ONE_PROCESS, WHOLE_BATCH
+from orchestrator.training.strategies import Strategy, find
 
 PAGES = Path(__file__).parents[3] / "docs" / "training"
 
@@ -19,4 +19,5 @@ def test_a_strategy_is_found_by_its_name_and_has_a_page(name: str) -> None:
     assert strategy.__module__ == f"orchestrator.training.strategies.{name.replace('-', '_')}"
     assert (PAGES / f"{name}.md").is_file()
     assert strategy.one_process == (name in ONE_PROCESS)
+    assert (strategy.devices is not Strategy.devices) == (name in MANY_GPUS)
     assert (strategy.one_process or not strategy.shares_data) == (name in WHOLE_BATCH)

@@ -45,7 +45,7 @@ def ui(
 
     check_packages()
     if sum((detach, stop, export is not None)) > 1:
-        raise UsageError("--detach, --stop and --export exclude each other", "give only one of them")
+        raise UsageError("--detach, --stop and --export can't be used together", "give only one of them")
     if runs and export is None:
         raise UsageError("RUN needs --export", "the page shows all runs: leave RUN out")
     if metrics_token is not None and metrics_port is None:
@@ -62,7 +62,9 @@ def ui(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The requested options of the server. A `port` of 0 means any free port, and a `metrics_port` of 0 means none."""
+    """The requested options of the server. If `port` is 0, any free port is used. If `metrics_port` is 0, metrics are
+    not served.
+    """
 
     port: int
     metrics_port: int
@@ -101,7 +103,7 @@ def _serve(root: Path, wanted: _Wanted, *, detach: bool, opens: bool) -> int:
     if server.port != own:  # another process has started a server first, so that server is used
         return _open_running_server(root, server, wanted, opens=opens)
     _open(root, server, new_code(server), opens=opens)
-    say("the server runs until: orch ui --stop")
+    say("the server keeps running; to stop it: orch ui --stop")
     return 0
 
 

@@ -56,7 +56,7 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
 
 
 def _is_new(root: Path, note: str) -> bool:
-    """Return True if the note with this name was never printed before. Record that it is printed now."""
+    """Return True if the note with this name was never printed before, and record that it is printed now."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         os.close(os.open(root / note, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

@@ -93,7 +93,9 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
 
 
 def _draft(command: tuple[str, ...], name: str) -> Draft:
-    """Return the draft of a job and a profile for a launch line, or for the batch or shell script that it names."""
+    """Return the draft of a job and a profile for a launch line. If the line names a batch or shell script, the draft
+    is made from the script.
+    """
     import os
     from pathlib import Path
 

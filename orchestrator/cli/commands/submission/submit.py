@@ -111,10 +111,10 @@ def _check(
 ) -> None:  # fmt: skip
     """Raise UsageError if the given options can't be used together."""
     if follow and detach:
-        raise UsageError("--follow and --detach exclude each other", "leave one of them out")
+        raise UsageError("--follow and --detach can't be used together", "leave one of them out")
     if (job is None) == (again is None):
         raise UsageError(
-            "missing JOB (or --from RUN)" if job is None else "JOB and --from RUN exclude each other",
+            "missing JOB (or --from RUN)" if job is None else "JOB and --from RUN can't be used together",
             "orch submit JOB -p PROFILE",
         )
     if sweeps and follow:
@@ -140,7 +140,8 @@ def _check_search(search: str | None, trials: int | None, stop_by: str | None, *
         return
     if sweeps:
         raise UsageError(
-            "--sweep and --search exclude each other", "put the key's values into `choices` of the job's `search.space`"
+            "--sweep and --search can't be used together",
+            "put the key's values into `choices` of the job's `search.space`",
         )
     if trials is None:
         raise UsageError("--search needs the number of its trials", "add --trials 40")
@@ -153,8 +154,8 @@ def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool 
           why: str | None = None, line_notes: tuple[str, ...] = ()) -> int:  # fmt: skip
     """Submit a request, or print its plan. With `follow`, follow the run to its end. Return the exit code.
 
-    If `why` is given, the first printed line names the ranks and the profile. If orch chose the profile, `why` is the
-    reason for the choice.
+    If `why` is not None, a line with the ranks and the profile is printed first. The line contains `why`, which is the
+    reason for the profile if orch chose it, and otherwise empty.
     """
     from orchestrator.prepare import notes, prepare
 
@@ -212,7 +213,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
 
 
 def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> int:
-    """Print the plan. With `check`, also print the scheduler's answer to it. Return the exit code."""
+    """Print the plan. With `check`, also print the scheduler's answer to the plan. Return the exit code."""
     from orchestrator.backends import backend_of
     from orchestrator.cli.output import show_plan
     from orchestrator.prepare import prepare

@@ -33,7 +33,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         self.metrics, self.axis, self.smoothing = list(FIRST), Axis.STEP, SMOOTHINGS[0]
 
     def look_at(self, view: RunView) -> tuple[Curves, ...]:
-        """Read the curves. If the run has neither of the metrics that are shown at first, choose another metric."""
+        """Read the curves. If the run has neither of the two default metrics, choose another metric."""
         names = self.reader.curves([self.run], "").names
         if names and set(self.metrics) == set(FIRST) and set(names).isdisjoint(FIRST):
             self.metrics[0] = default_metric(names)

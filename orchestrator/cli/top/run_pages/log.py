@@ -128,7 +128,9 @@ class LogPage(OfRun[Window]):
         )
 
     def _found(self, log: RankLog, start: int, *, backwards: bool) -> int | str:
-        """Search for the text from `start` on. Return the offset of the line with the text, or a message."""
+        """Search for the text from `start` on. Return the offset of the line with the text, or a message if there is no
+        such line.
+        """
         words, at = self.words, start
         for _ in range(MOST_SEARCHES):
             found = log.find(words, at, backwards=backwards)

@@ -18,7 +18,7 @@ from orchestrator.views.run import RunView
 
 
 class Why(OfRun[RunState]):
-    """The page with the run's verdict: the reason, the traceback, the last lines and the attempts."""
+    """The page on why a run ended: the reason, the traceback, the last lines and the attempts."""
 
     name, number = "why", 6
     keys: ClassVar = (("up down", "move"), ("1-7", "pages"), ("f", "follow"))

@@ -47,7 +47,7 @@ class ReplicaSender:
         self._tell({})
 
     def begin_attempt(self) -> None:
-        """Allow copies again in a new attempt, beginning with the newest checkpoint that was not copied."""
+        """If copying has failed in an earlier attempt, allow copies again, beginning with the newest checkpoint."""
         if self.problem:
             self.problem, self.known = "", set()
 

@@ -27,6 +27,7 @@ from orchestrator.protocol.arriving import PIECE, Arriving
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, step_of
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotInstalledError
+from orchestrator.protocol.checkpoints.formats import TRACKERS
 from orchestrator.protocol.checkpoints.search import Saved, files_of
 from orchestrator.protocol.files import sync_folder, write_json
 from orchestrator.protocol.json_text import parse_json
@@ -148,9 +149,10 @@ def _checked_answer(answer: Message | None, node: int, cls: type[Given]) -> Give
 
 async def _send_file(channel: Channel, path: str, facts: Facts, answer: asyncio.Future[Message | None]) -> None:
     """Send a file, followed by its hash if the receiver does not know the hash. Stop if the receiver answers before the
-    end.
+    whole file was sent.
 
-    Raises ValueError if the file no longer has the announced size, because the receiver would wait for missing bytes.
+    Raises ValueError if the file has changed since it was listed, because the receiver waits for exactly the announced
+    bytes.
     """
     digest = hashlib.sha256()
 
@@ -181,7 +183,7 @@ async def _send_file(channel: Channel, path: str, facts: Facts, answer: asyncio.
 
 
 class Receiver:
-    """The receiving side of a node. It receives one checkpoint at a time."""
+    """Receives checkpoints that other agents of the run send to this node, one checkpoint at a time."""
 
     def __init__(self, task: NodeTask) -> None:
         self.task = task
@@ -241,7 +243,9 @@ class Receiver:
         return f"{above}/.{last}.receiving" if name.startswith(f"{CHECKPOINTS}/") else self.own
 
     def _note(self, name: str, above: str, files: Mapping[str, Facts], keeps: Sequence[str] | None) -> None:
-        """Record the received files, and delete the received checkpoints that node 0 no longer has."""
+        """Record the files of a received checkpoint. Delete checkpoints that were received earlier and that node 0 no
+        longer has.
+        """
         own = {each for each in self.received if not each.startswith(f"{GIVEN}/")}
         for each in own - {name, *keeps} if keeps is not None else ():
             _delete(place_of(self.task, each))
@@ -304,7 +308,7 @@ async def _to_its_end(work: Callable[..., Any], *args: Any) -> None:
 
 async def _until_closed(channel: Channel) -> None:
     """Read and drop the sender's remaining bytes until it closes the connection. If bytes were left unread, TCP could
-    lose the last answer.
+    lose the last answer to the sender.
     """
 
     async def drop() -> None:
@@ -331,14 +335,17 @@ def _check_manifest(path: Path, files: Mapping[str, Facts]) -> None:
 
 
 def _checked(files: Any, name: str) -> dict[str, Facts]:
-    """Return the listed files of a checkpoint. Raises ValueError if a file is outside the checkpoint. Only the file
-    `latest` may be next to the checkpoint.
+    """Return the listed files of a checkpoint.
+
+    Raises ValueError if a file is outside the checkpoint's folder. The only exception is a file that is named in
+    `TRACKERS`, which may be beside the folder.
     """
     if not isinstance(files, dict) or any(int(facts["bytes"]) < 0 for facts in files.values()):
         raise ValueError(f"the list of files of {name} is damaged")
     for path in files:
         parts = path.split("/")
-        if any(part in ("", ".", "..") or "\0" in part for part in parts) or not (parts[0] == name or path == "latest"):
+        is_ours = parts[0] == name or path in TRACKERS
+        if not is_ours or any(part in ("", ".", "..") or "\0" in part for part in parts):
             raise ValueError(f"the list of files of {name} names files outside {name}")
     return dict(files)
 
@@ -354,8 +361,8 @@ def _read_record(record: str) -> dict[str, dict[str, list[int]]]:
 def _has_all(folder: str, files: Mapping[str, Facts], received: Mapping[str, list[int]]) -> bool:
     """Return whether the folder already has all these files, from a shared disk or from an earlier transfer.
 
-    Files are compared by size and time. The files of a checkpoint in orch's format have no times, so the hash of its
-    COMMIT is compared instead.
+    Files are compared by size and time. For a checkpoint in orch's format, the sender announces no times, so the hash
+    of the file COMMIT is compared instead.
     """
     try:
         for path, facts in files.items():
@@ -381,7 +388,7 @@ def _delete(path: str) -> None:
 
 
 def _put_in_place(temp: str, place: str) -> None:
-    """Move the received files to their final folder. The file `latest` is moved last, because it marks the
+    """Move the received files to their final folder. A file of `TRACKERS` is moved last, because it marks the
     checkpoint as complete.
     """
     folder, first = os.path.split(place)

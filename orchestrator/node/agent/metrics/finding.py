@@ -40,7 +40,7 @@ class Reader(Protocol):
 
 
 Pids = Mapping[int, int]
-"""The ranks that this node has or had, by their process ids."""
+"""A dict from process id to rank, for the ranks that this node has or had."""
 
 
 def reader_of(followed: Followed) -> Reader | None:
@@ -111,8 +111,8 @@ class Finder:
                 continue
 
     def _is_of_rank_0(self, name: str, pids: Pids, is_shared: bool) -> bool:
-        """Return whether rank 0 may have written the file. In a folder that runs share, the name must contain a
-        rank's pid.
+        """Return whether rank 0 may have written the file. In a folder that several runs share, the file's name must
+        contain the process id of this run's rank 0.
         """
         match = _EVENT_FILE.fullmatch(name)
         if match is None:

@@ -1,7 +1,7 @@
 """Writes the metrics that were read from the program's own files into one file, downsampled and without repeats.
 
 A metric's first OCTAVE points are all kept. Then the minimum distance between kept steps doubles after each OCTAVE
-points. So a million steps leave a few thousand points. When the run ends, the last point is kept too.
+points, so a few thousand points remain of a million steps. When the run ends, the last point is kept too.
 """
 
 from __future__ import annotations

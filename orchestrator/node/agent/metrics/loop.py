@@ -59,9 +59,9 @@ class _File:
 class WrittenMetrics:
     """Collects the metrics that the program writes to its own files, and writes them to one file of the run.
 
-    If files in two folders have a metric of the same name in one attempt, the metric of the first folder keeps the
-    name. The other metric's name gets its folder's name as a prefix. If a file of another format repeats the metric,
-    the repeated values are ignored.
+    If two folders have a metric of the same name in one attempt, the metric that was read first keeps the name. The
+    other metric's name gets its folder's name as a prefix. If a file of another format repeats a metric, the repeated
+    values are ignored.
     """
 
     def __init__(self, task: NodeTask, started: Callable[[], Started], record: Callable[[Event], None]) -> None:

@@ -92,8 +92,8 @@ class TrainerState:
 
 
 def point_of(row: Mapping[str, Any], number: int | None) -> Point | None:
-    """Return a row as a point. Its step is the value in the first column whose name means a step. Without such a
-    column, the step is the row's number.
+    """Return a row as a point; None if the row has no metric or no step. The step is the value under the first known
+    step name that the row has, such as `global_step`. Without such a name, the step is `number`.
     """
     known = {name: value for name, value in row.items() if isinstance(name, str) and _is_number(value)}
     step = next((known[name] for name in _STEPS if name in known), number)

@@ -1,4 +1,4 @@
-"""Samples a run's GPUs by NVIDIA's library NVML. Without this library there are no GPU samples."""
+"""Samples a run's GPUs with NVIDIA's library NVML. Without this library there are no GPU samples."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class IdleWatch:
 
 
 def use_of(sample: Sample, *, gpu: float | None, cpu: float | None) -> tuple[str, float, float] | None:
-    """Return (device, percentage in use, limit), by which a sample counts as idle or busy; None if the sample does not
-    show whether the node is idle.
+    """Return (device, percentage in use, limit), from which follows whether a sample counts as idle. Return None if the
+    sample does not show whether the node is idle.
     """
     known = [each.use for each in sample.gpus if each.use is not None]
     if not sample.ranks:

@@ -25,8 +25,8 @@ class _Known:
 
 @dataclass(frozen=True)
 class Moment:
-    """The time of a reading by the monotonic clock and the wall clock, with the numbers of the start and the
-    attempt.
+    """The time of a reading on the monotonic clock and on the wall clock, with the numbers of the start and the attempt
+    that were running.
     """
 
     now: float

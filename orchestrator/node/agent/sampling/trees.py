@@ -55,8 +55,8 @@ def trees_below(roots: Mapping[int, int], parents: Iterable[tuple[int, int]]) ->
 
 
 def _by_own_rank(trees: Mapping[int, list[int]]) -> dict[int, list[int]]:
-    """Return the processes by rank, which is the variable RANK in their environment. The launcher's own process has no
-    RANK.
+    """Return the processes of each rank, which is the value of the variable RANK in their environment. Processes
+    without RANK, such as torchrun itself, are left out.
     """
     found: dict[int, list[int]] = {}
     for pid in (pid for tree in trees.values() for pid in tree):
@@ -67,7 +67,9 @@ def _by_own_rank(trees: Mapping[int, list[int]]) -> dict[int, list[int]]:
 
 
 def on_host(pids: Mapping[int, int], candidates: Iterable[int]) -> dict[int, int]:
-    """Return the host's pid of each rank. `pids` has the pid of each rank as its container numbers it."""
+    """Return each rank's pid on the host. `pids` maps each rank to its pid in the container, and `candidates` are pids
+    on the host.
+    """
     inside = {}
     for candidate in candidates:
         for line in read_bytes(f"/proc/{candidate}/status").split(b"\n"):

@@ -53,7 +53,8 @@ def write_error_at_end(path: str, mode: int) -> None:
 
 
 def gpu_memory() -> dict[str, int]:
-    """Return this process's use of GPU memory through torch, in bytes; empty if the process has used no GPU.
+    """Return how much GPU memory this process has used through torch, in bytes. The dict is empty if the process has
+    used no GPU.
 
     `allocated` is the peak size of all tensors. `reserved` is the peak size that torch has taken from the driver.
     `total` is the size of the GPU's memory.

@@ -24,10 +24,9 @@ NAME = "sitecustomize"
 
 
 def with_hook(environment: Mapping[str, str], archive: str, setup: Mapping[str, Any]) -> dict[str, str]:
-    """Return an environment in which a newly exec'd Python interpreter first sets up its rank.
+    """Return an environment with which a new Python interpreter that is exec'd first sets up its rank.
 
-    If the interpreter runs another launcher, such as torchrun, the processes that this launcher starts are set up
-    instead.
+    If the interpreter runs another launcher, such as torchrun, the processes that torchrun starts are set up instead.
     """
     path, hook = environment.get("PYTHONPATH"), f"{archive}/orchestrator/node/launcher/rank/site"
     order = json.dumps({"setup": setup, "pid": os.getpid(), "hook": hook, "path": path, "mode": file_mode()})

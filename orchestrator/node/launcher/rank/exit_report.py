@@ -57,7 +57,7 @@ _WORKER_KILLED = re.compile(
 def failure_report(start: RankStart, code: int, masked: Masker = str) -> RankEnd:
     """Return the exit code, signal name, error and last lines of an ended rank, with secrets masked.
 
-    If the rank's files are damaged, this raises nothing, and `unread` is the reason.
+    If the rank's files are damaged, this raises nothing, and the report's field `unread` has the reason.
     """
     if code == 0:
         return RankEnd(start.rank, code)
@@ -94,8 +94,8 @@ def lost_a_process(end: RankEnd) -> bool:
 def looks_like_victim(error: RankError | None, tail: Sequence[str]) -> bool:
     """Return whether the rank's error only shows that another rank has ended.
 
-    An exception counts only if torch raises its type, because a program's own sockets may produce the same error
-    messages.
+    An exception counts only if its type is one that torch raises, because a program's own sockets may produce the same
+    error messages.
     """
     if error is None:
         return _VICTIM.search("\n".join(tail)) is not None
@@ -141,8 +141,8 @@ def _first_error(start: RankStart, masked: Masker) -> tuple[int, RankError | Non
 
 
 def _error_of(path: str, masked: Masker) -> RankError | None:
-    """Return the error in a rank's error file. The file has orch's format, or that of torchelastic's decorator
-    @record.
+    """Return the error in a rank's error file; None if the file can't be read. The file has orch's format, or the
+    format of torchelastic's decorator @record.
     """
     if (read := read_object(path, MOST_WORD)) is None:
         return None
@@ -163,7 +163,7 @@ def _error_of(path: str, masked: Masker) -> RankError | None:
 
 
 def _numbers(value: Any) -> dict[str, int]:
-    """Return the values of GPU memory in an error file, in bytes, by name."""
+    """Return the GPU memory in an error file, as a dict from the names `allocated`, `reserved` and `total` to bytes."""
     given = value if isinstance(value, dict) else {}
     return {name: given[name] for name in ("allocated", "reserved", "total") if type(given.get(name)) is int}
 
@@ -172,8 +172,8 @@ def _traceback_in(lines: list[str], *, killed: bool) -> RankError | None:
     """Return the traceback at the end of a log, for a program that writes no error file. Return None if there is none.
 
     A few lines may follow the traceback, because torch and C++ print more text. If the program was killed, no line may
-    follow it. If the last traceback is torchrun's own, the previous one is returned, because it comes from the failed
-    rank.
+    follow the traceback. If the last traceback is torchrun's own, the previous traceback is returned, because it comes
+    from the failed rank.
     """
     lines = [_RANK_PREFIX.sub("", line) for line in lines]
     found = []

@@ -62,8 +62,8 @@ class RankStart:
 
 
 def become_rank(start: RankStart, output: int, parent: int) -> None:
-    """Give this forked process its own output, session, signal handlers and environment. If its parent ends, the kernel
-    kills it.
+    """Give this forked process its own output, session, signal handlers and environment. From now on, the kernel kills
+    this process when its parent process ends.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before `prctl` was called

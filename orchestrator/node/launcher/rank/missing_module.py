@@ -16,11 +16,11 @@ MOST_LOOKED_AT = 200
 
 
 def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> MissingModule | None:
-    """Return the module that is missing by an error message, with this interpreter and others. Return None for any
-    other error.
+    """Return the module that could not be imported according to an error message, with the paths of this interpreter
+    and of other interpreters. Return None if the message reports no missing module.
 
-    The other interpreters are those that have the module, or if no interpreter has it, all others on this machine. No
-    interpreter is started, because the folder of an interpreter's packages shows its modules.
+    The other interpreters are those that have the module. If no interpreter has it, they are all others on this
+    machine. No interpreter is started, because the folder of an interpreter's packages shows its modules.
     """
     module = missing_module_in(words)
     if not module:

@@ -4,8 +4,8 @@ orch sets `TORCHELASTIC_USE_AGENT_STORE=True`. With this setting, torch assumes 
 and every rank only connects to it. But orch serves a store only at MASTER_PORT. Tutorials choose another port, such as
 `os.environ["MASTER_PORT"] = "12355"` or `tcp://localhost:23456`, mostly in processes that they spawn. Rank 0 must serve
 the store at that port. Older versions of torch ignore the port, so all processes would wait for a store that nobody
-serves. Newer versions let rank 0 serve the store if the port differs from MASTER_PORT. But the program has changed
-MASTER_PORT to the same port.
+serves. Newer versions let rank 0 serve the store if the port differs from MASTER_PORT. They too would wait if the
+program has changed MASTER_PORT to the same port.
 """
 
 from __future__ import annotations

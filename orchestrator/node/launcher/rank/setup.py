@@ -16,8 +16,8 @@ def set_up(setup: Mapping[str, Any]) -> None:
     """Enable stack dumps, and let the program serve its own stores. If a rank of the run is debugged, also raise the
     timeouts.
 
-    `setup` is RankStart.setup. The debugged rank waits in this function for its debugger, or exits with an error
-    message.
+    `setup` is the value of RankStart.setup. The debugged rank waits in this function for its debugger. If the debugger
+    can't be started, the rank exits with an error message.
     """
     answer_with_stacks(setup["stack_file"])
     tell_stores_apart()

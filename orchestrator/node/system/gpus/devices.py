@@ -73,8 +73,8 @@ def _by_variable(visible: str) -> list[Device]:
 
 
 def used_by_others() -> dict[str, dict[str, Any]]:
-    """Return the GPU devices that programs are using, by name, with the programs' users. The ranks of runs count as
-    programs too.
+    """Return a dict from the name of each GPU device in use to the user of the program that uses it. The ranks of runs
+    count as programs too.
 
     A device is in use if a program computes on it or if much of its memory is taken. The user is null if this process
     can't see the program, for example because the program runs in another container.

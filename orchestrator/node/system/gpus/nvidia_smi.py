@@ -122,7 +122,7 @@ def _processes(card: Any) -> list[GpuProcess]:
 
 
 def _instances_by_card(listed: str) -> dict[str, list[MigInstance]]:
-    """Return the MIG instances of each card, by the card's UUID, from the output of `nvidia-smi -L`."""
+    """Return a dict from a card's UUID to the card's MIG instances, as the output of `nvidia-smi -L` lists them."""
     found: dict[str, list[MigInstance]] = {}
     card = ""
     for line in listed.splitlines():

@@ -20,6 +20,6 @@ def test_a_job_is_seen_whatever_its_environment_has(environment: str) -> None:
 
 
 def test_what_can_not_be_read_is_no_empty_queue() -> None:
-    with pytest.raises(BackendError, match="can't be read"):
+    with pytest.raises(BackendError, match="can't be parsed"):
         parse_qstat('{"Jobs": {"17.server": ')
     assert parse_qstat("") == []

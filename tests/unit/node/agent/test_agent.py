@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,3 +109,21 @@ def test_a_signal_before_the_node_has_joined_ends_the_agent_and_asks_for_another
     if cancels:
         (tmp_path / "cancel.json").write_text("{}")
     assert asyncio.run(main()).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("interface", "own", "told"),
+    [(None, "10.0.0.5", "10.0.0.5"), (None, "127.0.0.1", "10.0.0.7"), ("lo", "127.0.0.2", "127.0.0.1")],
+)
+def test_the_ranks_use_the_named_interface_or_the_way_to_node_0_that_other_nodes_can_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interface: str | None, own: str, told: str
+) -> None:
+    monkeypatch.setattr(module, "NeighbourServer", lambda *_, **__: SimpleNamespace(port=7000))
+    monkeypatch.setattr(module, "listening_addresses", lambda *_: ("10.0.0.7",))
+
+    async def main() -> None:
+        agent = Agent(replace(task_in(tmp_path), leader_addrs=("10.0.0.1",), interface=interface))
+        agent.tls = TLS
+        assert (await agent._hello_at(own)).addrs == (told,)
+
+    run(main)

@@ -160,7 +160,7 @@ def test_a_member_that_is_led_to_another_listener_of_its_run_joins_nothing() -> 
 
     async def main() -> None:
         server = NeighbourServer(TLS, 2, HERE)
-        with pytest.raises(ChannelError, match="node 0: something else answers"):
+        with pytest.raises(ChannelError, match="node 0: another program answers"):
             await join(server.port)
         async with leader() as heard:
             assert await probe(TLS, HERE, heard.port, 2) is not None

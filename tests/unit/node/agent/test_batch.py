@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from orchestrator.node.agent.batch import (
     word_path,
 )
 from orchestrator.node.agent.slurm import place_in, start_number
+from orchestrator.node.system.event_log import EventLog
 from orchestrator.outcome.restart import Refusal
 from orchestrator.protocol.allocation import AllocationError, expand_nodes
 from orchestrator.protocol.events import Event
@@ -241,3 +243,29 @@ def test_history_is_node_0s_up_to_this_start(tmp_path: Path) -> None:
     found = history_of(str(tmp_path), at("n1", start=2))
     assert found.events == (again(1, 5),)
     assert found.word == Again("timeout", "its time limit was near")
+
+
+@pytest.mark.parametrize(
+    ("node", "step", "gives_up", "asks"), [(0, None, True, False), (1, None, False, False), (0, 3, False, True)]
+)
+def test_node_0_records_that_another_start_would_be_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int, step: int | None, gives_up: bool, asks: bool
+) -> None:
+    folder = tmp_path / f"nodes/{node}"
+    folder.mkdir(parents=True)
+    (tmp_path / "slurm").mkdir()
+    own = task(run_dir=str(tmp_path), code_dir=str(tmp_path), node_rank=node, retry={"timeout": None})
+    (folder / "task.json").write_text(json.dumps(own.to_json()))
+
+    async def until_the_time_limit(_: NodeTask, on_outcome: Any) -> int:
+        log = EventLog(str(folder / "events.jsonl"), node)
+        for each in (GO, USR2, preempted(step=step)):
+            log.write(each)
+        on_outcome(SimpleNamespace(events=log), EXIT_REQUEUE)
+        log.close()
+        return EXIT_REQUEUE
+
+    monkeypatch.setattr(batch, "_run", until_the_time_limit)
+    assert run_in_job(str(tmp_path), lambda: Place("slurm", "17", 0, node, ("n4", "n5", "n6"))) == EXIT_REQUEUE
+    assert ('"gave_up"' in (folder / "events.jsonl").read_text()) is gives_up
+    assert Path(word_path(str(tmp_path), "slurm", 0)).exists() is asks

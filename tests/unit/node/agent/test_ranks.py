@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.node.agent import ranks as module
-from orchestrator.node.agent.ranks import Ranks
+from orchestrator.node.agent.ranks import Ranks, resolve_launcher
 from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.system.event_log import EventLog, events_in
+from orchestrator.node.system.host import network_here
 from orchestrator.protocol.events import InContainer, of
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.messages import (
@@ -131,3 +133,34 @@ def test_the_container_of_a_launcher_is_recorded(tmp_path: Path) -> None:
     found = of(events_in(f"{ranks.node_dir}/events.jsonl"), InContainer)
     assert [(each.runtime, each.image, each.id) for each in found] == [("podman", "torch:2", "7c5e")]
     assert told == []
+
+
+@pytest.mark.parametrize(
+    ("nnodes", "network", "is_trouble"), [(2, "another", True), (2, None, False), (1, "another", False)]
+)
+def test_a_container_in_another_network_is_trouble_if_other_nodes_must_reach_it(
+    tmp_path: Path, nnodes: int, network: str | None, is_trouble: bool
+) -> None:
+    told: list[Report] = []
+    ranks = ranks_of(tmp_path, told)
+    ranks.task = replace(ranks.task, nnodes=nnodes)
+    ranks.launcher.container = {"runtime": "podman", "cidfile": ""}
+    asyncio.run(ranks.report(Imported(0, network=network or network_here())))
+    assert [type(each) for each in told] == [Trouble] * is_trouble
+
+
+@pytest.mark.parametrize(
+    ("launcher", "kind", "has_gpus", "chosen"),
+    [
+        ("fork", "script", True, "fork"),
+        ("auto", "script", False, "fork"),
+        ("auto", "script", True, "exec"),
+        ("auto", "command", False, "exec"),
+    ],
+)
+def test_the_launcher_that_the_job_leaves_open_is_chosen_by_the_node_and_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str, kind: str, has_gpus: bool, chosen: str
+) -> None:
+    monkeypatch.setattr(module, "gpus", lambda: ["0"] if has_gpus else [])
+    task = replace(ranks_of(tmp_path, []).task, launcher=launcher, program=Program(kind, "x"))
+    assert resolve_launcher(task) == chosen

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -140,3 +142,24 @@ def test_a_start_without_a_budget_ends_at_once() -> None:
     assert overdrawn({"infra": 1}, again, INFRA) == "a node was lost"
     assert overdrawn({"infra": 2}, again, INFRA) == ""
     assert overdrawn({"infra": None}, again, INFRA) == ""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [([{"kind": "agent_ended", "node": 0, "outcome": "failed", "code": 3}], 3),
+     ([{"kind": "agent_ended", "node": 0, "outcome": "failed"}], 1),
+     ([], 1)],
+)  # fmt: skip
+def test_an_srun_that_waits_for_a_lost_node_is_ended_with_the_code_of_node_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: list[dict[str, Any]], code: int
+) -> None:
+    signals: list[int] = []
+    srun = SimpleNamespace(poll=lambda: None, send_signal=signals.append)
+    monkeypatch.setattr(spares.subprocess, "Popen", lambda *_, **__: srun)
+    monkeypatch.setattr(spares, "LEAVING_SECONDS", -1.0)
+    begun(tmp_path, lost(1), *end)
+    start = Start(str(tmp_path), 0, ("n1", "n2"))
+    Path(start.word).parent.mkdir()
+    Path(start.word).touch()
+    assert spares._run(start, ["srun"]) == code
+    assert signals == [signal.SIGTERM]

@@ -98,6 +98,19 @@ def test_another_certificate_is_refused_on_both_sides(stranger: Tls) -> None:
     run(main)
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionRefusedError(), "refused"),
+        (ConnectionAbortedError(), f"it did not prove to belong to this run within {agent_tls.ANSWER_SECONDS:g} s"),
+        (ConnectionResetError(), "it closed the connection before it had proved to belong to this run"),
+        (OSError("no route to host"), "no route to host"),
+    ],
+)
+def test_why_a_member_could_not_be_reached_is_named(error: OSError, words: str) -> None:
+    assert in_words(error) == words
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_one_without_a_certificate_is_told_nothing(version: ssl.TLSVersion) -> None:
     async def main() -> None:

@@ -56,7 +56,7 @@ def test_what_is_not_there_or_was_never_finished_is_no_environment(folder: Path)
     (folder / "orch-environment.json").unlink()
     assert "never finished" in str(why_unusable(str(folder)))
     assert why_unusable(f"{folder}x") == ""
-    with pytest.raises(BrokenEnvironmentError, match="submit again"):
+    with pytest.raises(BrokenEnvironmentError, match="submit the job again"):
         hold(f"{folder}x")
 
 

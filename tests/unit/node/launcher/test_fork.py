@@ -13,9 +13,9 @@ from tests.patience import PATIENCE
 # Forks a rank that is told to end before it is anything but a copy of its launcher; says how it ended.
 PROGRAM = """
 import os, signal, sys
-from types import SimpleNamespace
 from orchestrator.node.launcher import launcher
 from orchestrator.node.launcher.rank.forked import RankStart
+from orchestrator.protocol.task import NodeTask, Program
 
 become_rank = launcher.become_rank
 
@@ -25,7 +25,9 @@ def told_to_end_first(*given):
 
 launcher.become_rank = told_to_end_first
 orders, reports = os.pipe()
-ours = launcher.Launcher(SimpleNamespace(log_limit=0), orders, reports, folder=sys.argv[1])
+task = NodeTask("r-1", 0, 1, ("n1",), 1, sys.argv[1], sys.argv[1], Program("script", "main.py"), "fork", "gloo",
+                "python3", ("127.0.0.1",), (20000, 20100), log_limit=0)
+ours = launcher.Launcher(task, orders, reports, folder=sys.argv[1])
 ours._listen_for_signals()
 start = RankStart(0, "script", "main.py", (), {}, sys.argv[1], f"{sys.argv[1]}/error_0.json", "")
 if ours._fork(start, os.getpid()) is not None:

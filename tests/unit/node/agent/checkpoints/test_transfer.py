@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +39,14 @@ def deepspeed(folder: Path, step: int) -> Path:
     return path
 
 
+def megatron(folder: Path, step: int) -> Path:
+    path = folder / f"code/mt/iter_{step:07}"
+    (path / "mp_rank_00").mkdir(parents=True)
+    torch.save({"weights": torch.arange(50_000) * step}, path / "mp_rank_00/model_optim_rng.pt")
+    (path.parent / "latest_checkpointed_iteration.txt").write_text(str(step))
+    return path
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -57,21 +65,24 @@ def run(main: Any) -> None:
     asyncio.run(asyncio.wait_for(main, PATIENCE))
 
 
-def test_it_is_put_where_the_node_s_own_ranks_look_for_it(tmp_path: Path) -> None:
-    deepspeed(tmp_path / "0", 50)
+@pytest.mark.parametrize("write", [deepspeed, megatron])
+def test_it_is_put_where_the_node_s_own_ranks_look_for_it(tmp_path: Path, write: Callable[[Path, int], Path]) -> None:
+    """With the file beside it, without which it is no whole checkpoint on the other node."""
+    path = write(tmp_path / "0", 50)
+    name = str(path.relative_to(tmp_path / "0"))
     found = resumable(task(tmp_path / "0", 0), attempt=1)
-    assert list(found) == ["code/ds/global_step50"]
+    assert list(found) == [name]
 
     async def main() -> None:
         async with receiving(tmp_path / "1") as to:
             for _ in range(2):  # the second time it is there
-                for name in ("code/ds/global_step50", "given/global_step50"):
-                    await send(TLS, to, parcel_of(name, found["code/ds/global_step50"]), replaces=True)
+                for each in (name, f"given/{path.name}"):
+                    await send(TLS, to, parcel_of(each, found[name]), replaces=True)
 
     run(main())
     assert contents(tmp_path / "1/code") == contents(tmp_path / "0/code")
-    assert contents(tmp_path / "1/given") == contents(tmp_path / "0/code/ds")
-    assert list(resumable(task(tmp_path / "1", 1), attempt=1)) == ["code/ds/global_step50"]
+    assert contents(tmp_path / "1/given") == contents(path.parent)
+    assert list(resumable(task(tmp_path / "1", 1), attempt=1)) == [name]
     assert not (tmp_path / "1/nodes/1/receiving").exists()
 
 

@@ -112,5 +112,5 @@ def test_a_state_that_is_too_large_is_not_loaded(tmp_path: Path) -> None:
     file.append(b" ")
     with file.path.open("r+b") as opened:
         opened.truncate(MOST_OF_A_STATE + 1)
-    with pytest.raises(UnreadableError, match="more than 4 MiB"):
+    with pytest.raises(UnreadableError, match="larger than 4 MiB"):
         file.points()
