@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.outcome.judge import what_follows
+from orchestrator.outcome.judge import lacking, what_follows
 from orchestrator.outcome.rule import Seen
 from orchestrator.outcome.rules import hint_of
 from orchestrator.outcome.sentences import culprit_in_words
-from orchestrator.protocol.events import read_events
+from orchestrator.protocol.events import GoingOnWithout, read_events
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.state import FINAL, RunState, Verdict
+from orchestrator.runs.state import FINAL, Cause, RunState, Verdict
 from tests.events import culprit, typed
 
 RECORD = {
@@ -495,6 +496,21 @@ def test_a_verdict_survives_json() -> None:
     assert Verdict.from_json(json.loads(json.dumps(one.to_json()))) == one
     assert Verdict.from_json({"outcome": "failed", "of_the_future": 1}) == Verdict("failed")
     assert Verdict.from_json({}).outcome == "failed"
+
+
+@pytest.mark.parametrize(("nodes", "words"), [(1, ""), (2, "on 2 of 3 nodes, without c"), (3, "")])
+def test_the_nodes_that_the_last_start_lacked_are_named_unless_they_were_back(nodes: int, words: str) -> None:
+    decided = [GoingOnWithout(1, ("b", "c"), 1, 3), GoingOnWithout(2, ("c",), 2, 3)]
+    assert lacking(decided, nodes) == words
+    assert lacking([], nodes) == ""
+
+
+def test_only_a_run_that_its_search_has_ended_is_stopped_early() -> None:
+    assert not state(RUNNING, ALIVE).is_stopped_early
+    ended = state(FAILED, GONE)
+    assert ended.verdict is not None
+    assert not ended.is_stopped_early
+    assert replace(ended, verdict=replace(ended.verdict, cause=Cause.STOPPED_EARLY)).is_stopped_early
 
 
 def test_a_node_that_nobody_has_heard_yet_may_have_everything_to_say() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,22 @@ def test_a_run_whose_places_are_taken_is_queued_by_whoever_starts_it(
     assert held is not None
     assert held["secrets"] == {"TOKEN": "t"}
     assert held["folder"] == "/home/of/the/submit"
+
+
+@pytest.mark.parametrize(
+    ("sent", "received"), [(b'{"folder": "/x"}\n', {"folder": "/x"}), (b'{"folder": ', None), (b"", None)]
+)
+def test_a_request_ends_with_its_line_and_is_none_if_the_submit_ends_before(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes, received: object
+) -> None:
+    monkeypatch.setattr(handover, "CHUNK", 4)
+    here, submit = socket.socketpair()
+    with here, submit:
+        submit.sendall(sent)
+        if received is None:
+            submit.close()
+        here.setblocking(False)  # a request that is complete is not waited for
+        assert handover._received(here) == (received,)
 
 
 def test_one_that_is_asked_for_nothing_ends_without_a_word(tmp_path: Path) -> None:

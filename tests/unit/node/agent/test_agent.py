@@ -17,6 +17,7 @@ from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.channel import pair
 from orchestrator.node.agent.ranks import Ranks
 from orchestrator.protocol.messages import RankEnded, Report, Trouble, read_report
+from orchestrator.protocol.ranks import EXIT_REQUEUE
 from tests.local.test_agents import task_in
 from tests.patience import PATIENCE
 from tests.unit.node.agent.members import TLS, run
@@ -94,6 +95,20 @@ def test_the_end_of_a_rank_is_told_whatever_its_files_lead_to(tmp_path: Path, mo
     assert [each["what"] for each in written if each["kind"] == "launcher_report_failed"] == [
         "the end of rank 0", "a GPU's error",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cancels", "outcome"), [(True, ("cancelled", 1)), (False, ("preempted", EXIT_REQUEUE))])
+def test_a_signal_before_the_node_has_joined_ends_the_agent_and_asks_for_another_start_unless_it_is_a_cancel(
+    tmp_path: Path, cancels: bool, outcome: tuple[str, int]
+) -> None:
+    async def main() -> Agent:
+        agent = Agent(task_in(tmp_path))
+        await agent._receive_signal("SIGTERM")
+        return agent
+
+    if cancels:
+        (tmp_path / "cancel.json").write_text("{}")
+    assert asyncio.run(main()).outcome == outcome
 
 
 @pytest.mark.parametrize(

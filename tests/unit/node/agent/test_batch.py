@@ -93,6 +93,14 @@ def test_the_allocation_fills_in_what_the_plan_left_open() -> None:
     assert (again.leader_addrs, again.start, again.only_loopback) == (("127.0.0.1",), 2, True)
 
 
+@pytest.mark.parametrize(("planned", "gpus", "nproc"), [(2, 0, 2), (2, 4, 2), (None, 0, 8), (None, 4, None)])
+def test_a_node_without_gpu_whose_number_of_ranks_is_not_planned_has_one_for_each_slot(
+    monkeypatch: pytest.MonkeyPatch, planned: int | None, gpus: int, nproc: int | None
+) -> None:
+    monkeypatch.setattr(batch, "gpus_of", lambda _: gpus)
+    assert placed(task(nproc=planned), Place("sge", "17", 0, 0, ("n1", "n2", "n3"), slots=8)).nproc == nproc
+
+
 @pytest.mark.parametrize(("kind", "title"), [("slurm", "Slurm"), ("sge", "Grid Engine"), ("pbs", "PBS")])
 def test_another_number_of_nodes_is_an_error(kind: str, title: str) -> None:
     with pytest.raises(AllocationError, match=f"the plan has 3 nodes, but {title} gave 2: n1, n2"):

@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.node.agent import ranks as module
 from orchestrator.node.agent.ranks import Ranks, resolve_launcher
+from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.system.event_log import EventLog, events_in
 from orchestrator.node.system.host import network_here
 from orchestrator.protocol.events import InContainer, of
@@ -111,13 +112,17 @@ def test_a_launcher_that_a_real_time_signal_has_killed_is_named(tmp_path: Path) 
     assert [each.reason for each in told if isinstance(each, Trouble)] == ["the launcher was killed by signal 41"]
 
 
-def test_ranks_whose_launcher_has_ended_are_no_success(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told_to_stop", [False, True])
+def test_ranks_whose_launcher_has_ended_have_failed_except_those_that_had_ended_well_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told_to_stop: bool
+) -> None:
     told: list[Report] = []
+    monkeypatch.setattr(module, "reap_orphans", lambda _: {501: 0})
     ranks = ranks_of(tmp_path, told)
-    ranks.running = {0, 1}
+    ranks.running, ranks.started, ranks.told_to_stop = {0, 1}, Started(0, {0: 500, 1: 501}), told_to_stop
     asyncio.run(ranks.report(LauncherGone(0)))
-    ends = [(each.rank, each.code, each.signal) for each in told if isinstance(each, RankEnded)]
-    assert ends == [(0, None, "SIGKILL"), (1, None, "SIGKILL")]
+    ends = {each.rank: (each.code, each.signal) for each in told if isinstance(each, RankEnded)}
+    assert ends == {0: (None, "SIGKILL"), 1: (None, "SIGKILL") if told_to_stop else (0, None)}
 
 
 def test_the_container_of_a_launcher_is_recorded(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from orchestrator.node.agent.spares import Start, argv_of, first_number, followi
 from orchestrator.outcome.requeue import overdrawn
 from orchestrator.protocol.events import StartingAgain, read_event, read_events
 from orchestrator.protocol.messages import Again
+from tests.patience import PATIENCE
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]  # three of the run, and two spares
 INFRA = Again("infra", "a node was lost")
@@ -78,6 +79,23 @@ def test_a_node_that_was_lost_is_used_again_after_all_spares(tmp_path: Path) -> 
 def test_an_end_of_the_job_itself_is_left_to_slurm(tmp_path: Path, cause: str) -> None:
     begun(tmp_path)
     assert following(Start(str(tmp_path), 0, ("n1", "n2")), NODES, Again(cause), lambda host: True) is None
+
+
+@pytest.mark.parametrize(
+    ("has_vanished", "is_cancelled", "word"), [(True, False, INFRA), (True, True, None), (False, False, None)]
+)
+def test_a_request_that_another_machine_writes_is_waited_for_unless_none_can_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_vanished: bool, is_cancelled: bool, word: Again | None
+) -> None:
+    shown = iter([None, None, INFRA])
+    monkeypatch.setattr(spares, "read_word", lambda _: next(shown))
+    monkeypatch.setattr(spares, "SHOWN_SECONDS", PATIENCE)
+    monkeypatch.setattr(spares, "LOOK_SECONDS", 0.0)
+    if has_vanished:
+        begun(tmp_path)
+    if is_cancelled:
+        (tmp_path / "cancel.json").write_text("{}")
+    assert spares._request_after(Start(str(tmp_path), 0, ("n1", "n2"))) == word
 
 
 def test_srun_gets_the_nodes_and_a_log_of_the_start() -> None:
