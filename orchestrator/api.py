@@ -330,7 +330,7 @@ def _yaml(field: str, value: Any) -> str:
     except TypeError as error:
         raise UsageError(
             f"{field} is a {type(value).__name__}, which a job or a profile can't hold: {error}",
-            "give numbers, text, paths, lists and dicts",
+            "only numbers, strings, paths, lists and dicts can be given",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The fields of a profile that backends use, as plans and records of runs store them (JSON types)."""
+"""The profile fields that backends use, in the JSON form in which plans and records of runs store them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Host(Value):
 
 
 class AgentsSettings(Value):
-    """A local or ssh profile: its machines, and the rules for a start on them."""
+    """The settings of a local or ssh profile: its machines, and how agents are started on them."""
 
     hosts: tuple[Host, ...]  # the nodes' machines
     spares: tuple[Host, ...] = ()

@@ -34,7 +34,7 @@ Forms = dict[str, Any]
 
 
 def _fields(title: str, /, *of: Any, maybe: Collection[str] = (), is_open: bool = False, **more: Any) -> Any:
-    """Return the type of a JSON object with the fields of the types `of` and the fields `more`.
+    """Return the schema of a JSON object. Its fields are those of the classes in `of`, and those in `more`.
 
     A command may omit the fields in `maybe`. With `is_open`, the object may have further fields.
     """

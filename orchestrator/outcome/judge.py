@@ -199,7 +199,9 @@ def _success(records: Records) -> Verdict | None:
 
 def _in_vain(records: Records) -> Verdict | None:
     """Return the verdict on a start that saved nothing new, if node 0 recorded that further starts by the scheduler
-    would be in vain. srun then ends the other nodes.
+    would make no progress.
+
+    The exits of the other nodes are ignored, because srun ends these nodes after node 0 has exited.
     """
     gave_up = [event for event in records.of(GaveUp, 0) if event.cause == Cause.NO_PROGRESS]
     return _failed(records, gave_up[-1].reason, Cause.NO_PROGRESS) if gave_up and not records.is_cancelled else None

@@ -228,7 +228,7 @@ _GPU_ERRORS = (
          "the fabric manager does not run on that host: check systemctl status nvidia-fabricmanager, and "
          "that it has the driver's version"),
     _gpu(r"device-side assert", Party.USER,
-         "a CUDA kernel refused a value, mostly an index out of range (a label as large as the number of "
+         "a CUDA kernel refused a value, usually an index out of range (a label as large as the number of "
          "classes): run the program on a CPU, or with `env: {CUDA_LAUNCH_BLOCKING: '1'}` in the job, which "
          "shows the line"),
     _gpu(r"no kernel image is available", Party.USER,
@@ -412,7 +412,7 @@ def hint_of(seen: Seen) -> str:
 
 
 def hint_for(words: str) -> str:
-    """Return one sentence of advice on an end that no rank caused, or "" if no rule has advice."""
+    """Return one sentence of advice on a run whose end was not caused by a rank, or "" if no rule has advice."""
     return hint_of(Seen(None, words))
 
 

@@ -216,7 +216,8 @@ def _documents(root: Path, request: Request, flags: dict[str, Any]) -> Loaded:
 def _notified_of(job: Job, events: tuple[Any, ...]) -> Job:
     """Return the job with these events in all of its `notify` entries.
 
-    If the job has no entries, add an entry whose receiver's address is in the shell's variable NOTIFY_VARIABLE.
+    If the job has no entries, add an entry whose receiver's address is in the environment variable with the name
+    NOTIFY_VARIABLE.
     """
     if not (entries := job.notify):
         from orchestrator.specs.job import Notify

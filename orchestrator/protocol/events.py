@@ -225,7 +225,9 @@ class OutputsLeft(Event, kind="outputs_left"):
 
 
 class OutputsBrought(Event, kind="outputs_brought"):
-    """The outputs of node `left` have now been copied to the submitting machine."""
+    """Outputs that could not be copied from a node before have now been copied to the submitting machine. `left` is
+    the node's number.
+    """
 
     left: Optional[Node] = None
     host: str = ""
@@ -245,7 +247,7 @@ class CleanedUp(Event, kind="swept"):
 
 
 class SlurmJob(Event, kind="slurm_job"):
-    """The number and hosts of the run's Slurm job. The event is written each time Slurm starts the job."""
+    """The id of the run's Slurm job, and the hosts of the job. The event is written each time Slurm starts the job."""
 
     start: Count
     job: Optional[str] = None
@@ -254,7 +256,9 @@ class SlurmJob(Event, kind="slurm_job"):
 
 
 class BatchJob(Event, kind="batch_job"):
-    """The number and hosts of the run's job. The event is written each time a scheduler other than Slurm starts it."""
+    """The id of the run's job in a scheduler other than Slurm, and the hosts of the job. The event is written each
+    time the scheduler starts the job.
+    """
 
     start: Count
     job: Optional[str] = None
@@ -355,8 +359,8 @@ class Started(OfAttempt, kind="started"):
 
 
 class FirstStepsSeen(OfAttempt, kind="first_steps"):
-    """The first evidence of the step at which rank 0's program began, which shows whether the program loaded the
-    offered checkpoint.
+    """The first sign of the step from which rank 0's program started. It shows whether the program has loaded the
+    checkpoint that orch offered.
 
     Exactly one of `loaded`, `steps` and `saved` is set.
     """
@@ -427,8 +431,8 @@ class DiskFull(Event, kind="disk_full"):
 
 
 class GaveUp(Event, kind="gave_up"):
-    """The agent exits without the leader's decision, because it has lost the leader, was stopped before it joined, or
-    would start ranks in vain.
+    """The agent exits although the leader has not decided so. It has lost the leader, was stopped before it joined,
+    or knows that further ranks would make no progress.
     """
 
     outcome: str

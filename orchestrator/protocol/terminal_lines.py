@@ -120,5 +120,7 @@ class TerminalLines:
 
 
 def _given(rows: list[_Row]) -> list[str]:
-    """Return the final lines of rows that can't change any more. A progress bar that was cleared leaves no line."""
+    """Return the text of rows that the program can no longer overwrite, as one line for each row. A progress bar
+    that was cleared leaves no line.
+    """
     return [row.text.rstrip() if row.is_bar else row.text for row in rows if row.text.strip() or not row.is_bar]

@@ -42,7 +42,7 @@ class TrainingOptions(Frozen):
     schedule: Literal["constant", "linear", "cosine"] = setting(
         "how the learning rate changes: it stays constant, or falls to 0 at the last step", default="constant"
     )
-    warmup: int = setting("number of first steps in which the learning rate rises from 0", default=0, least=0)
+    warmup: int = setting("number of warm-up steps, in which the learning rate rises from 0", default=0, least=0)
     deterministic: bool = setting(
         "use deterministic algorithms only",
         default=False,

@@ -170,7 +170,7 @@ class RunRecord(Frozen):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Return whether the run's nodes write to other machines, so that this machine has only copies."""
+        """Return True if the run's files are written on other machines, so that this machine has only copies."""
         return self.kind == "ssh" or self.login is not None
 
     @property

@@ -80,10 +80,11 @@ def runs_named(root: Path, name: str) -> list[RunDir]:
 
 
 def find_sweep(root: Path, reference: str, *, newest: bool = True) -> str | None:
-    """Return the sweep with this id or unique prefix, or the sweep of the newest run for `last`. Return None if
-    there is none.
+    """Return the sweep with this id or unique prefix. The name `last` selects the sweep of the newest run. Return None
+    if there is no such sweep.
 
-    With `newest`, a job's name selects its newest run or sweep; the result is None if that is a single run.
+    With `newest`, the name of a job is accepted too, and selects what was submitted last under this name. Return None
+    if that is a single run.
     """
     if reference == "last":
         last = newest_runs(root, 1)
@@ -116,7 +117,7 @@ def newest_sweep(root: Path) -> str:
             return sweep
     raise RunNotFoundError(
         "there are no sweeps yet",
-        "name runs: orch best RUN RUN; or start one: orch submit JOB -p PROFILE --sweep lr=1e-2,1e-3",
+        "name the runs (orch best RUN RUN), or start a sweep: orch submit JOB -p PROFILE --sweep lr=1e-2,1e-3",
     )
 
 

@@ -158,7 +158,10 @@ class Hang(Spec):
     action: Literal["auto", "restart", "report", "off"] = setting(
         "auto: restart programs that send heartbeats, and only report others", default="auto"
     )
-    train: Seconds = setting("time without progress in training; at least `medians` times the median step", default=60)
+    train: Seconds = setting(
+        "seconds without a step after which a rank hangs; never less than `medians` times the median step time",
+        default=60,
+    )
     medians: Count = 10
     other: Seconds = setting("time without progress in other phases, and before the first step", default=1800)
 
@@ -273,7 +276,7 @@ class Job(Spec):
         tuple[Literal["tensorboard", "mlflow", "wandb"], ...], BeforeValidator(_word_or_list), Also("string")
     ] = setting("trackers that receive parameters, metrics and the verdict; one or a list", default=())
     metric: Annotated[Metric | None, BeforeValidator(_metric), Also("string")] = setting(
-        "the metric by which runs and checkpoints are compared; text is its name", default=None
+        "the metric by which runs and checkpoints are compared; a plain text is the metric's name", default=None
     )
     search: SearchSpace | None = setting("the values that orch submit --search tries", default=None)
     launcher: Literal["auto", "fork", "exec", "torchrun", "accelerate"] = setting(

@@ -32,7 +32,7 @@ class PythonEnvironment(Spec):
         'the version of the interpreter, as "3.12"; the profile\'s interpreter by default', default=None
     )
     system_packages: Line | None = setting(
-        "an interpreter on the nodes whose packages are used too, such as one with the cluster's torch", default=None
+        "an interpreter on the nodes; the ranks can also import its packages, such as the cluster's torch", default=None
     )
     extras: tuple[Line, ...] = setting(
         "extras of the project to install (only with uv.lock or pylock.toml)", default=()

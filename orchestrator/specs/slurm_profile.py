@@ -31,7 +31,9 @@ class SlurmProfile(ProfileBase):
     time: Seconds | None = setting("the job's time limit", default=None)
     gres: Line | None = None
     gpus_per_node: Count | None = None
-    cpus_per_gpu: Count | None = setting("cores for each GPU: a node's cores divided by its GPUs", default=None)
+    cpus_per_gpu: Count | None = setting(
+        "cores for each GPU; by default a node's cores divided by its GPUs", default=None
+    )
     cpus_per_task: Count | None = None
     mem: Bytes | None = setting("memory per node", default=None)
     constraint: Line | None = None

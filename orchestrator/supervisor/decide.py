@@ -34,7 +34,7 @@ class RecordLost:
 
 @dataclass(frozen=True)
 class Drop:
-    """The action that records that a job in its scheduler's queue must no longer start."""
+    """An action: record that a job, which still waits in its scheduler's queue, must not start any more."""
 
     reason: str
 

@@ -104,8 +104,8 @@ def _restore_processors(processors: set[int]) -> Iterator[str]:
 
 
 def _lost_cgroup(cgroup: str) -> Iterator[str]:
-    """Yield a sentence if this process is in another control group than recorded. Only the group's manager, such as
-    systemd, may move a process into it.
+    """Yield a warning if this process is not in the control group that was recorded. orch can't move it there,
+    because only the group's manager (such as systemd) may do so.
     """
     if cgroup and (now := own_path()) != cgroup:
         yield f"the control group is {now} instead of {cgroup}"

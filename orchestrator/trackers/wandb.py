@@ -48,7 +48,9 @@ class Wandb:
         return progress
 
     def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
-        """Remove the incomplete folder of a killed writer, if there is one, and write everything."""
+        """Write the whole run for wandb into a new folder, and rename the folder when it is complete. A folder that
+        an interrupted writer has left is removed first.
+        """
         new = self.run.path / FOLDER / ".wandb"
         try:
             for folder in (new, self.folder):

@@ -166,7 +166,9 @@ def _kind_of(algorithm: str) -> str:
 
 
 def _scanned_as(kind: str) -> str:
-    """Return ssh-keyscan's name for a kind of key, so that a person adds exactly the key that was checked."""
+    """Return the kind of key as `ssh-keyscan -t` spells it. With the command that orch shows, a person then adds the
+    same key that orch has checked.
+    """
     return next((name for name in ("ed25519", "ecdsa", "rsa") if name in kind), kind)
 
 

@@ -1,5 +1,5 @@
-"""The connection pool of one process. It has one connection for each machine and gateway, which is opened at the
-first use.
+"""The connection pool of one process. It has one connection for each pair of machine and gateway, which is opened at
+the first use.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class Session(Machine):
         if not 0 <= count <= reply.most:
             raise ValueError(f"the answer has {count} bytes, but at most {reply.most} were requested")
         if not is_answer(values, reply.do):
-            raise ValueError(f"the answer does not have the form of an answer to {reply.do}")
+            raise ValueError(f"the answer is malformed for the request {reply.do}")
         data = b""
         if reply.sink is not None:
             reply.sink(values, self.channel.stream, count)

@@ -58,7 +58,7 @@ class Visit:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Within the block, which answers a request, count the connection as busy."""
+        """Count the connection as busy within a `with` block, in which a request is answered."""
         self.answering += 1
         try:
             yield

@@ -36,7 +36,9 @@ class Picture:
 
 
 def pictures_in(file: BinaryIO) -> list[Picture]:
-    """Return the first pictures of an event file, up to the first damaged record."""
+    """Return pictures from the beginning of an event file. Their number is limited, and reading ends at a damaged
+    record.
+    """
     found = list[Picture]()
     try:
         for offset, data in _records(file):

@@ -101,7 +101,7 @@ class NodeFollower(Follower):
         self._record(Seen(self.handle.start, self.machine, alive, time.time(), error.message))
 
     def has_moved(self) -> bool:
-        """Return True if the agents were started again. The node may then have another machine."""
+        """Return True if the agents were started again. The node's agent may then run on a different machine."""
         return read_handle(self.run) != self.handle
 
     def _record(self, seen: Seen) -> bool:

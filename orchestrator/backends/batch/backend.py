@@ -492,7 +492,7 @@ class Batch(Backend):
 
 
 def orchs_folder(task: NodeTask) -> str:
-    """Return orch's folder on the machine that has a task's files."""
+    """Return the path of orch's folder on the machine that stores the run's files."""
     return str(PurePosixPath(task.run_dir).parents[1])
 
 

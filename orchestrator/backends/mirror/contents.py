@@ -54,4 +54,4 @@ def missing_on(machine: Machine, workdir: str, known: Collection[str], cache: st
     found: list[str] = data_of(machine.name, "missing", answer[1])
     if all(each in known for each in found):
         return found
-    raise BackendError(f"{machine.name}: its list of missing files in the cache of {cache} is not valid")
+    raise BackendError(f"{machine.name} sent an invalid list of the files that its cache of {cache} lacks")

@@ -79,7 +79,7 @@ class Sizes:
         return sum(size for each, size in self.known.items() if each != node)
 
     def note(self, node: int, size: int) -> None:
-        """Note the number of bytes on this machine that belong to a node."""
+        """Update the size of a node's outputs that are on this machine, in bytes."""
         if self.known is not None:
             self.known[node] = size
 

@@ -221,7 +221,7 @@ def _number(text: str) -> float | None:
 
 
 def bytes_of(text: str) -> int | None:
-    """Return the bytes of `1.5G` or `3.141GB`; None for any other text."""
+    """Convert a size such as `1.5G` or `3.141GB` to a number of bytes. Return None for any other text."""
     match = re.match(r"(\d+(?:\.\d+)?)\s*([KMGT]?)", text)
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")) if match else None
 

@@ -89,7 +89,7 @@ def _grace(site: Site, settings: SlurmSettings) -> CheckResult:
         return CheckResult(OK, f"{said}; no run with this profile has recorded the duration of a checkpoint")
     if took <= left:
         return CheckResult(OK, f"{said}; the last checkpoint took {took:.1f} s")
-    hint = "a preempted run loses its work since the last checkpoint: save more often, or save less"
+    hint = "a preempted run loses its work since the last checkpoint: save more often, or make each checkpoint smaller"
     return CheckResult(WARN, f"the last checkpoint took {took:.1f} s, but a job has only {said}", hint)
 
 

@@ -41,7 +41,9 @@ class InShell:
 
 
 def in_shell(launch: LaunchPlan, array: Array | None) -> InShell:
-    """Return the shell expressions for the job of one run. For an array, they are correct in each of its tasks."""
+    """Return shell expressions for the batch script: the number of the run's job, the run's folder, and the places
+    of its logs. In a job array, each task evaluates them to the values of its own run.
+    """
     run_dir = launch.tasks[0].run_dir
     if array is None:
         return InShell("$SLURM_JOB_ID", shlex.quote(run_dir), shlex.quote(f"{run_dir}/{FOLDER}"), "%j")

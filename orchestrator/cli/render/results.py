@@ -201,7 +201,9 @@ def _without_host(check: Check) -> str:
 
 
 def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
-    """Return a line for each host, with the holders of its GPUs or slots. Many equal consecutive hosts share a line."""
+    """Return a line for each host, with the runs that hold its GPUs or slots. If many consecutive hosts have equal
+    values, they share one line.
+    """
     rows: list[list[str]] = []
     out = []  # line numbers of hosts that can't be used
     for (spare, cells), group in groupby(found, key=lambda each: (each["spare"], _holdings(each))):

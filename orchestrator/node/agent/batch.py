@@ -1,9 +1,9 @@
-"""Runs a node's agent in a scheduler's job. A `Place` holds the agent's node, the other nodes and the number of this
-start.
+"""Runs a node's agent in a scheduler's job. A `Place` holds the agent's node, the other nodes and how often the
+scheduler has started this job.
 
-The scheduler starts the same job again after a preemption, a lost node or a requeue. So the task's file is kept, and
-each start takes the next attempt number. If the run needs another start, the agent writes a request to a file. The
-batch script reads this file and requeues the job.
+The scheduler starts the same job again after a preemption, a lost node or a requeue. So the file with the node's task
+is not deleted after a start, and each start takes the next attempt number. If the run needs another start, the agent
+writes a request to a file. The batch script reads this file and requeues the job.
 """
 
 from __future__ import annotations

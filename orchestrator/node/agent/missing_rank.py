@@ -2,8 +2,8 @@
 flight recorders. The module does no I/O.
 
 `Groups` maps each process group of a rank to its state (see orchestrator.node.launcher.flight_recorder). A rank that
-waits in a collective itself is named only if no other rank is to blame, because it may wait for the missing rank in
-another group.
+waits in a collective of another group is named only if no other rank is to blame, because such a rank may wait for the
+missing rank.
 """
 
 from __future__ import annotations

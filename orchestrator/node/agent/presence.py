@@ -1,5 +1,5 @@
-"""Tracks the nodes of a gang: their last heartbeats, which nodes were lost and why, and the pauses of this process. The
-module does no I/O.
+"""Tracks the nodes of a gang: their last heartbeats, which nodes were lost and why, and the times in which this
+process did not run (it was suspended). The module does no I/O.
 """
 
 from __future__ import annotations

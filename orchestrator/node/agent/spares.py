@@ -118,7 +118,9 @@ def _request_after(start: Start) -> Again | None:
 
 
 def first_number(run_dir: str) -> int:
-    """Return the number of this job's first start. No earlier start has this number, even before a requeue."""
+    """Return the number with which this job counts its first start. The starts of earlier jobs of the run, before a
+    requeue, have lower numbers.
+    """
     before = of(recorded(run_dir, 0), SlurmJob)
     number = max([start_number(os.environ), *(each.start + 1 for each in before)])
     while os.path.exists(word_path(run_dir, "slurm", number)):  # in that start, node 0's agent could record nothing

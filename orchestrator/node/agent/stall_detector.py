@@ -90,8 +90,8 @@ class StallDetector:
         return stalls
 
     def patient_until(self, ranks: Iterable[int], now: float) -> float:
-        """Return the time at which the longest limit of these ranks ends, if one of them is in a phase with a longer
-        limit, such as evaluation or saving. Return 0 if no rank is in such a phase.
+        """Return the time until which these ranks may be silent, because one of them is in a phase that takes longer,
+        such as evaluation or saving. Return 0 if no rank is in such a phase.
 
         Only a phase that the program has reported has a longer limit. A program without heartbeats reports no phase,
         and its output is watched instead.

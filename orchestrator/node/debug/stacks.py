@@ -152,7 +152,7 @@ def _why_hidden(pid: int, started: Started) -> str:
 
 @dataclass(frozen=True)
 class _Answer:
-    """A rank that was sent the signal to write its stacks."""
+    """The answer that is expected from a rank, which was sent the signal to write its stacks."""
 
     rank: int
     process: Process

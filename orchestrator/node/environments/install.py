@@ -114,9 +114,7 @@ def _verified_copy(source: str, sha256: str, target: str) -> str:
     except FileNotFoundError as error:
         raise InstallError("uv was removed from the cache meanwhile; submit the job again") from error
     if found != sha256:
-        raise InstallError(
-            f"{source} does not have the sha256 in its name, because another program has changed it: remove the file"
-        )
+        raise InstallError(f"{source} has changed: its contents do not match the sha256 in its name; remove the file")
     return target
 
 

@@ -114,6 +114,4 @@ def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -
         new = open_own(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(new, "wb") as copy, _kept(folder, _safe(content)) as kept:
             if digest_of(kept, copy) != content:
-                raise RefusedError(
-                    f"{folder}/{content} does not have the sha256 in its name, because another program has changed it"
-                )
+                raise RefusedError(f"{folder}/{content} has changed: its contents do not match the sha256 in its name")

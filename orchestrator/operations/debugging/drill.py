@@ -187,7 +187,7 @@ def _until_it_trains(run: RunDir, tell: Tell) -> RunState:
         if state.is_final:
             reason = state.verdict.reason if state.verdict else ""
             raise BackendError(
-                f"{run.run_id} {state.state} before the fault was caused{f': {reason}' if reason else ''}",
+                f"{run.run_id} {state.state} before the fault was injected{f': {reason}' if reason else ''}",
                 f"submit the same job without a fault: orch submit {job_file().stem} --profile "
                 f"{state.profile} --follow",
             )
@@ -228,7 +228,7 @@ def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterato
         if freeze is None:
             hint = f"freeze the host for {link / 2:g} s at most, or for {link + 5:g} s at least"
             raise UsageError(
-                f"{order.seconds:g} s of freezing are too close to limits.link ({link:g} s), which loses a node",
+                f"a freeze of {order.seconds:g} s is too close to limits.link ({link:g} s), after which a node is lost",
                 hint,
             )
     promise = promise_of(order.fault, where, freeze, alone=len(state.nodes) == 1)
@@ -281,7 +281,7 @@ def _injected_on(run: RunDir, node: NodeState, launch: LaunchPlan, order: Order)
             if (why := answer.get("error")) is not None or not answer:
                 errors.seek(0)
                 last = errors.read(4096).decode("utf-8", "replace").strip().splitlines()[-1:]
-                raise BackendError(f"{node.host}: the fault could not be caused on this host: {why or ''.join(last)}")
+                raise BackendError(f"{node.host}: the fault could not be injected on this host: {why or ''.join(last)}")
             yield Injection(at, (node.host,), tuple(map(str, answer["processes"])), answer.get("rank"))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 # before this process ends, it lets the stopped processes on the node continue

@@ -268,12 +268,12 @@ def manifest_of(content: bytes | str) -> Manifest:
             raise BadCheckpointError(CheckpointState.CORRUPT, said)
         files = values["files"]
         if STATE not in files or not all(_is_plain(name) and _is_entry(entry) for name, entry in files.items()):
-            raise ValueError("the list of files is invalid")
+            raise ValueError("the list of the checkpoint's files is invalid")
         if type(values["step"]) is not int:
-            raise ValueError(f"the step is {values['step']!r}")
+            raise ValueError(f"the field step has the wrong type: {values['step']!r}")
         known = {name: values[name] for name in _PLAIN if name in values}
         if odd := [name for name, value in known.items() if not isinstance(value, _PLAIN[name])]:
-            raise ValueError(f"the {odd[0]} is {known[odd[0]]!r}")
+            raise ValueError(f"the field {odd[0]} has the wrong type: {known[odd[0]]!r}")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadCheckpointError(CheckpointState.CORRUPT, f"the manifest has an unknown format: {error}") from error
     metric = _numbers(values.get("metric"))

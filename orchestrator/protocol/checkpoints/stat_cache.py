@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 def cached_by_stat(look: Callable[[str], T]) -> Callable[[str], T]:
-    """Cache a function of a path, because the same files are inspected many times during a run. Results for missing
-    files are not cached.
+    """Cache the results of a function of a path. A result is used again while the path's stat is unchanged. Results
+    for missing files are not cached.
     """
 
     @lru_cache(MOST)

@@ -83,10 +83,10 @@ def shown(places: Iterable[str]) -> dict[str, str]:
 
 
 def given(visible: str | None, devices: Sequence[Device]) -> str:
-    """Return the value of ORCH_GPUS for a process: the devices that CUDA_VISIBLE_DEVICES selects. `devices` has all
-    devices that the process can open.
+    """Return the value of ORCH_GPUS for a process: the devices in its CUDA_VISIBLE_DEVICES. `devices` has all devices
+    that the process can open.
 
-    CUDA numbers from 0 only the cards that the process can open, while NVML may number all cards of the machine.
+    CUDA counts only the devices that the process can open, while NVML may count all devices of the machine.
     """
     cards = list(dict.fromkeys(each.number for each in sorted(devices, key=lambda each: each.number)))
     counted = [each._replace(number=cards.index(each.number)) for each in devices]

@@ -225,8 +225,8 @@ class NotHere:
 
 
 def not_here(run: RunDir) -> list[NotHere]:
-    """Return each node's newest checkpoints that were not copied to this machine yet. Each name is a path among the
-    run's outputs.
+    """Return each node's newest checkpoints that have not been copied to this machine yet. Their names are paths
+    relative to the run's outputs.
     """
     if not run.record().is_elsewhere:
         return []

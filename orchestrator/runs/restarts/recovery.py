@@ -53,10 +53,11 @@ def recovery_of(
     has: Reserves,
     newest: Callable[[], Newest | None] = lambda: None,
 ) -> Recovery | None:
-    """Return the lost hosts and the next step. Return None if no host is lost, or if the run has ended or is cancelled.
+    """Return the lost hosts and orch's next action, which is a restart or the end of the run. Return None if no host is
+    lost, or if the run has ended or is cancelled.
 
-    Until the next start is decided, the next step is what would be decided if nothing changed. `newest` is called only
-    if no event contains the step of a checkpoint.
+    Before orch has decided, the action is a forecast from the present state. `newest` is called only if no event
+    contains the step of a checkpoint.
     """
     events = list(events)
     attempt = max((event.attempt for event in of(events, Go)), default=-1)

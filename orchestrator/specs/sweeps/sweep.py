@@ -73,7 +73,9 @@ Taken = list[tuple[str, str]]  # (field, the option that sets it)
 
 
 def taken_by(sets: Iterable[str], fields: Collection[str]) -> Taken:
-    """Return (field, option) for each --set. A key in `fields` is short for a field of `training:`."""
+    """Return a pair for each `--set`: the field that it sets, and its text for error messages. A key in `fields` may
+    be written without `job.training.`.
+    """
     words = [(text.partition("=")[0].strip(), f"--set {text}") for text in sets]
     return [(f"job.training.{word}" if word in fields else word, said) for word, said in words]
 

@@ -8,8 +8,8 @@ rename, once it is complete.
 
 At any moment a step's folder is either complete or absent. An interrupted copy has no COMMIT, or its hashes do not
 match. Files are hashed while they are written, and verified when they are read. A save does not read files back,
-because that would test the page cache and not the disk. Only one process, global rank 0, may write into a folder. No
-process group is needed.
+because that would test the page cache and not the disk. Apart from the weights of sharded.py, only global rank 0
+writes into a folder, so no process group is needed.
 """
 
 import hashlib

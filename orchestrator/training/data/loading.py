@@ -53,8 +53,8 @@ class Source:
 
 
 def source(samples: Samples, part: str, task: Task, options: Options, ranks: Ranks, device: torch.device) -> Source:
-    """Choose the source of batches for these samples. Error messages call the samples the `part` data (training or
-    test).
+    """Choose the source of batches for these samples. `part` names the samples in error messages, such as `training`
+    or `test`.
     """
     if not isinstance(samples, tuple):
         return Loaded(samples, part, task, options, ranks, device)

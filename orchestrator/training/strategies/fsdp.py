@@ -74,10 +74,10 @@ class Fsdp(Strategy):
         fully_shard(model, **cut)
 
     def _data_mesh(self) -> DeviceMesh:
-        """Return the mesh of the ranks that have different samples.
+        """Return the device mesh of the data-parallel ranks.
 
-        If there is one copy of the weights, the mesh has one dimension: the parts of the weights. If there are several
-        copies, it has two dimensions: the copies, and the parts of a copy.
+        If there is one copy of the weights, the mesh has one dimension, whose ranks hold the shards of the weights. If
+        there are several copies, the mesh has two dimensions: the copies, and the shards of a copy.
         """
         names = tuple(name for name in self.mesh.mesh_dim_names or () if name != "tensor")
         return self.mesh if names == self.mesh.mesh_dim_names else self.mesh[names]

@@ -66,8 +66,8 @@ def test_the_command_prints_it(in_process: Orch) -> None:
     done = in_process("schema", "output", "why")
     assert json.loads(done.out) == output_schema("why")
     for words, said in (
-        (("output",), "only orch schema output takes a COMMAND"),
-        (("job", "why"), "only orch schema output takes a COMMAND"),
+        (("output",), "COMMAND is only allowed with `orch schema output`"),
+        (("job", "why"), "COMMAND is only allowed with `orch schema output`"),
         (("output", "logs"), "orch logs has no --json"),
     ):
         refused = in_process("schema", *words)

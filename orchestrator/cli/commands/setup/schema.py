@@ -19,7 +19,7 @@ def schema(document: str, command: str | None) -> int:
     orch schema output COMMAND prints the schema of the JSON that COMMAND prints with --json.
     """
     if (document == "output") == (command is None):
-        raise UsageError("only orch schema output takes a COMMAND", "orch schema output status")
+        raise UsageError("COMMAND is only allowed with `orch schema output`", "orch schema output status")
     click.echo(json.dumps(_schema(document, command), indent=2, ensure_ascii=False))
     return 0
 
