@@ -210,7 +210,7 @@ def test_the_exit_codes_are_those_of_errors_py() -> None:
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     table = section((ROOT / "docs" / "cli.md").read_text(), "Exit codes")
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == codes
-    line = section((ROOT / "docs" / "design.md").read_text(), "Exit codes").split(" Codes of a rank")[0]
+    line = section((ROOT / "docs" / "design.md").read_text(), "Exit codes").split(" Exit codes of a rank")[0]
     assert {int(code) for code in re.findall(r"\b(\d+) ", line)} == codes
 
 
