@@ -258,7 +258,7 @@ class Reader:
         if not state.is_final:
             beat = beat or beat_of(run, state.attempt)
             last = "" if beat else last_line(run, state.attempt)
-        facts = self._facts(run, beat, events) if self._has_facts else ()
+        facts = self._facts(run, None if state.is_final else beat, events) if self._has_facts else ()
         row = row_of(state, self._note(state, beat, self._clock(), last), labels_of(run), facts)
         if state.is_final and run.ending() is not None:  # the run's row will not change any more
             self._ended[run.run_id] = row

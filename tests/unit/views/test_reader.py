@@ -174,3 +174,12 @@ def test_the_first_look_has_the_time_of_a_step_and_only_the_pace_says_who_waits(
     assert pace is not None
     assert pace.why.startswith("waits for its loader 70 %")
     assert reader.findings(run) == []
+
+
+def test_an_ended_run_has_the_last_value_that_it_has_written(tmp_path: Path) -> None:
+    run = make(tmp_path, "a-abcdef")
+    begin(run)
+    (run.path / "metrics.jsonl").write_text('{"kind": "train", "step": 9, "loss": 0.5}\n')
+    beat(run, 0, step=8, loss=0.75)
+    end(run, Verdict(Outcome.SUCCEEDED))
+    assert dict(Reader(tmp_path, note, has_facts=True).run(run).row.facts)["metric.loss"] == 0.5
