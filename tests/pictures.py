@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from playwright.sync_api import Page, expect, sync_playwright
 
+from orchestrator.protocol.events import RankExit, Started
 from orchestrator.protocol.layout import samples_file
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
 from orchestrator.runs.labels import change_tags, set_note
@@ -100,8 +101,16 @@ def start(run: RunDir, shape: Shape, at: float, attempt: int = 0, **more: Any) -
 
 
 def end(run: RunDir, verdict: Verdict, at: float, result: dict[str, Any] | None = None) -> None:
+    """End the agents, and before them the ranks that have not ended."""
+    code, signal = (0, None) if verdict.outcome is Outcome.SUCCEEDED else (None, "SIGTERM")
+    events = run.events()
+    started = [event for event in events if isinstance(event, Started) and event.attempt == verdict.attempt]
+    for each in started:
+        gone = {event.rank for event in events if isinstance(event, RankExit) and event.attempt == each.attempt}
+        for rank in sorted({*range(*each.ranks)} - gone):
+            tell(run, each.node or 0, "rank_exit", at - 1, rank=rank, code=code, signal=signal, attempt=each.attempt)
     for node in sorted(run.path.glob("nodes/*")):
-        tell(run, int(node.name), "agent_ended", at)
+        tell(run, int(node.name), "agent_ended", at, outcome=verdict.outcome.value)
     if result is not None:
         run.write("result.json", result)
     run.write("verdict.json", {**verdict.to_json(), "ended": at})

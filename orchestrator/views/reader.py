@@ -142,11 +142,13 @@ class Reader:
             return run.events(self._cache(run))
 
     def hours(self, run: RunDir) -> Mapping[str, float | None]:
-        """Return the rank-hours, core-hours and GPU-hours that the run has used until now, and the watt-hours of its
-        GPUs.
+        """Return the rank-hours, core-hours and GPU-hours that the run has used until now or until its end, and the
+        watt-hours of its GPUs.
         """
         with self._lock:
-            return hours_of(self.events(run), self._clock(), self._sampled(run).look())
+            state = self._state(run)
+            until = state.ended if state.is_final else None
+            return hours_of(self.events(run), until or self._clock(), self._sampled(run).look())
 
     def curves(self, runs: Sequence[RunDir], metric: str, *, smoothing: float = 0.0, most: int = 1000) -> Curves:
         """Return the curves of a metric for several runs. Runs without the metric are left out."""

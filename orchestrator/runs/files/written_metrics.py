@@ -22,7 +22,9 @@ HOW_TO_WRITE: Final = (
 )
 OF_LINE: Final = frozenset({"step", "attempt", "time", "kind"})
 """The keys in a line of metrics that are not metrics."""
-_PART: Final = 1 << 14  # bytes: the kinds of lines are counted in the first part, and the last part has the newest values
+_PART: Final = (
+    1 << 14
+)  # bytes: the kinds of lines are counted in the first part, and the last part has the newest values
 
 
 def files_of_metrics(run: RunDir) -> tuple[Path, Path]:
