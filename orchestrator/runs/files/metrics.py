@@ -84,7 +84,8 @@ def metrics_of(run: RunDir) -> dict[str, float]:
         return {}
     found: dict[str, float] = {}
     for rows in reversed(files):
-        found |= {"step": float(row["step"]) for row in rows if is_number(row.get("step"))} | newest_of(rows)
+        steps = [float(row["step"]) for row in rows if is_number(row.get("step"))]
+        found |= newest_of(rows) | ({"step": steps[-1]} if steps else {})
     return found | {name: float(value) for name, value in result.items() if is_number(value)}
 
 

@@ -73,11 +73,12 @@ export async function showSweep(main, [sweep], query, onlink) {
 }
 
 function pointsTable(rows, keys, metric, better) {
+  const source = "of the result, or else the newest value";
   const caption = metric ? `Points by ${metric}, the ${better === "lower" ? "lowest" : "highest"} first` : "Points";
   const heads = ["Place", "Run", "State", ...keys, metric || "Value"];
   const lines = rows.map((row) => make("tr", { class: row.rank === 1 ? "best" : "" }, ...[row.rank === 1 ? make("strong", {}, "1 (best)") : row.rank ?? "-",
     runLink(row.run_id), stateBadge(row.state), ...keys.map((key) => (row.settings[key] === undefined ? "-" : number(row.settings[key]))), number(row.value)].map((cell) => make("td", {}, cell))));
-  return wide(make("table", { class: "points" }, make("caption", {}, caption), make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, lines)), caption);
+  return wide(make("table", { class: "points" }, make("caption", {}, caption), make("thead", {}, make("tr", {}, heads.map((each, at) => make("th", { scope: "col", title: at === heads.length - 1 ? source : null }, each)))), make("tbody", {}, lines)), caption);
 }
 
 function importanceTable(importances, metric) {
