@@ -131,7 +131,8 @@ def test_the_settings_that_differ_and_the_metrics_that_say_most_are_suggested(pa
     code = "(columns, facts) => new columns.Columns(facts.map((each) => ({ facts: each }))).suggested()"
     facts = [
         {"config.lr": lr, "config.same": 1, "config.seed": lr, "config.opt": str(lr), "config.third": lr,
-         "metric.loss": lr, "result.loss": lr, "metric.eval.loss": lr, "metric.accuracy": lr, "result.seconds": lr, "metric.epoch": lr}
+         "metric.loss": lr, "result.loss": lr, "metric.eval.loss": lr,
+         "metric.accuracy": lr, "result.seconds": lr, "metric.epoch": lr}
         for lr in range(5)
     ]  # fmt: skip
     facts[0]["config.rare"] = 1
