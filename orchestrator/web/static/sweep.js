@@ -87,8 +87,8 @@ function importanceTable(importances, metric) {
     make("td", {}, make("meter", { min: 0, max: 1, value: each.importance, "aria-label": `importance of ${each.name}` })), make("td", {}, each.importance.toFixed(2)),
     make("td", {}, each.correlation === null ? "share of variance" : "rank correlation"), make("td", {}, effectOf(each, metric))));
   const heads = ["Setting", "Importance", "", "Measure", "Effect"];
-  return make("table", { class: "importance" }, make("caption", { class: "small" }, "Of numbers, the absolute rank correlation (Spearman) of setting and metric; of words, the share of the variance of the metric's ranks that the setting explains"),
-    make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each || make("span", { class: "hidden" }, "Number"))))), make("tbody", {}, rows));
+  return wide(make("table", { class: "importance" }, make("caption", { class: "small" }, "Of numbers, the absolute rank correlation (Spearman) of setting and metric; of words, the share of the variance of the metric's ranks that the setting explains"),
+    make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each || make("span", { class: "hidden" }, "Number"))))), make("tbody", {}, rows)), "Importance of the settings");
 }
 
 function effectOf({ name, effect, best, tied }, metric) {
