@@ -388,7 +388,7 @@ def test_a_curve_marks_where_a_restart_began(page: Page, home: Path) -> None:
     loss = page.get_by_role("region", name="loss", exact=True)
     expect(loss.get_by_text("attempt 1 began at step 6")).to_be_visible()
     page.get_by_role("combobox", name="X").select_option("time")
-    expect(loss.get_by_text("attempt 1 began at 6 s")).to_be_visible()
+    expect(loss.get_by_text("attempt 1 began at 6.0 s")).to_be_visible()
 
 
 def test_a_run_that_goes_on_is_watched_and_cancelled(
