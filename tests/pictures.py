@@ -24,8 +24,10 @@ from typing import Any, Final
 
 from playwright.sync_api import Page, expect, sync_playwright
 
+from orchestrator.protocol.events import RankExit, Started
 from orchestrator.protocol.layout import samples_file
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
+from orchestrator.runs.files.metrics import metrics_of
 from orchestrator.runs.labels import change_tags, set_note
 from orchestrator.runs.state import Cause, Outcome, Verdict
 from orchestrator.runs.store import RunDir, create_run, retire
@@ -100,8 +102,16 @@ def start(run: RunDir, shape: Shape, at: float, attempt: int = 0, **more: Any) -
 
 
 def end(run: RunDir, verdict: Verdict, at: float, result: dict[str, Any] | None = None) -> None:
+    """End the agents, and before them the ranks that have not ended."""
+    code, signal = (0, None) if verdict.outcome is Outcome.SUCCEEDED else (None, "SIGTERM")
+    events = run.events()
+    started = [event for event in events if isinstance(event, Started) and event.attempt == verdict.attempt]
+    for each in started:
+        gone = {event.rank for event in events if isinstance(event, RankExit) and event.attempt == each.attempt}
+        for rank in sorted({*range(*each.ranks)} - gone):
+            tell(run, each.node or 0, "rank_exit", at - 1, rank=rank, code=code, signal=signal, attempt=each.attempt)
     for node in sorted(run.path.glob("nodes/*")):
-        tell(run, int(node.name), "agent_ended", at)
+        tell(run, int(node.name), "agent_ended", at, outcome=verdict.outcome.value)
     if result is not None:
         run.write("result.json", result)
     run.write("verdict.json", {**verdict.to_json(), "ended": at})
@@ -114,7 +124,7 @@ class Course:
     def __init__(self, seed: int, total: int, low: float = 0.3, pace: float = 4.0, lr: float = 0.1) -> None:
         self.random, self.total, self.low, self.pace, self.lr = random.Random(seed), total, low, pace, lr
 
-    def lines(self, step: int, at: float) -> Iterator[dict[str, Any]]:
+    def lines(self, step: int, at: float, attempt: int = 0) -> Iterator[dict[str, Any]]:
         share = step / self.total
         loss = self.low + 2.0 * math.exp(-self.pace * share) + self.random.gauss(0, 0.05)
         of_train = {
@@ -123,18 +133,23 @@ class Course:
             "grad_norm": 1 + 0.4 * share + self.random.gauss(0, 0.05),
             "epoch": step * 10 // self.total,
         }
-        yield {"kind": "train", "step": step, "time": at, "attempt": 0, **of_train}
+        yield {"kind": "train", "step": step, "time": at, "attempt": attempt, **of_train}
         if step % max(1, self.total // 20) == 0:
-            accuracy = 0.1 + 0.82 * (1 - math.exp(-self.pace * share)) - 0.1 * self.low
+            accuracy = 0.1 + 0.82 * (1 - math.exp(-self.pace * share)) - 0.1 * self.low + self.random.gauss(0, 0.002)
             measured = {"accuracy": accuracy, "loss": loss * 1.05}
-            yield {"kind": "eval", "step": step, "time": at, "attempt": 0, **measured}
+            yield {"kind": "eval", "step": step, "time": at, "attempt": attempt, **measured}
 
 
-def write_metrics(run: RunDir, course: Course, steps: range, since: float, seconds: float) -> None:
+def write_metrics(
+    run: RunDir, course: Course, steps: range, since: float, seconds: float, attempt: int = 0
+) -> dict[str, float]:
+    """Write the metrics of these steps. Return the newest accuracy and training loss, of which a result consists."""
     with open(run.path / "metrics.jsonl", "a") as file:
         for step in steps:
-            for line in course.lines(step, since + seconds * step):
+            for line in course.lines(step, since + seconds * step, attempt):
                 file.write(json.dumps(line) + "\n")
+    newest = metrics_of(run)
+    return {name: round(newest[name], 4) for name in ("accuracy", "loss")}
 
 
 def sample(shape: Shape, node: int, at: float, step: int, noise: random.Random, seconds: float = 2.0) -> Sample:
@@ -264,7 +279,9 @@ def failed_run(root: Path, now: float) -> None:
     """A run that was restarted once from a checkpoint, and failed for good on its second node."""
     shape, began = Shape(2, 4, slow=None, seconds=0.38), now - 5400
     run = begun(root, FAILED, shape, began, {"args": ["--lr", "1e-3", "--batch-size", "96"]})
-    write_metrics(run, Course(5, 5000, low=1.9), range(0, 1840, 4), began, 0.38)
+    course = Course(5, 5000, low=1.9)
+    write_metrics(run, course, range(0, 812, 4), began + 9, 0.38)
+    write_metrics(run, course, range(600, 1552, 4), began + 340 - 0.38 * 600, 0.38, 1)
     culprit = {"rank": 2, "node": 0, "host": "n1", "code": None, "signal": "SIGKILL"}
     tell(
         run,
@@ -278,14 +295,14 @@ def failed_run(root: Path, now: float) -> None:
     tell(run, 0, "restart", began + 320, attempt=1, cause="infra", from_step=600)
     start(run, shape, began + 330, 1, resume_from="step_600")
     tell(run, 0, "first_steps", began + 340, attempt=1, offered_step=600, loaded=600)
-    write_samples(run, shape, [began + 340 + 10.0 * each for each in range(40)], 1840)
-    write_beats(run, shape, 1840, 5000, 2.114, 1)
+    write_samples(run, shape, [began + 340 + 10.0 * each for each in range(37)], 1552)
+    write_beats(run, shape, 1552, 5000, 2.114, 1)
     trace = (
         'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n    loss = model(batch)\n'
         '  File "train.py", line 31, in forward\n    return F.cross_entropy(logits, labels)\n'
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.20 GiB. GPU 1 has 39.4 GiB, 1.1 GiB of it free"
     )
-    write_log(run, 1, 1, 5, [f"step {step}  loss 2.1" for step in range(1700, 1840)] + trace.splitlines())
+    write_log(run, 1, 1, 5, [f"step {step}  loss 2.1" for step in range(1400, 1552)] + trace.splitlines())
     for rank in (0, 2):
         write_log(run, 0, 0, rank, ["step 600  loss 2.4"])
     said = "exit code 1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.20 GiB"
@@ -316,11 +333,11 @@ def large_run(root: Path, now: float) -> None:
     """A run of 64 ranks on eight nodes that has succeeded."""
     shape, began = Shape(8, 8, slow=37, seconds=0.42), now - 9000
     run = begun(root, LARGE, shape, began, {"args": ["--lr", "6e-4"]})
-    write_metrics(run, Course(9, 7000, low=0.3), range(0, 7000, 7), began, 0.42)
+    result = write_metrics(run, Course(9, 7000, low=0.3), range(0, 7000, 7), began, 0.42)
     write_samples(run, shape, [began + 60.0 * each for each in range(1, 50)], 7000)
     outputs = run.path / "outputs"
     (outputs / "plots").mkdir(parents=True)
-    (outputs / "summary.json").write_text(json.dumps({"loss": 0.329, "tokens": 1.2e9}))
+    (outputs / "summary.json").write_text(json.dumps({"loss": result["loss"], "tokens": 1.2e9}))
     (outputs / "losses.csv").write_text("step,loss\n" + "".join(f"{step},{2 / (step + 1):.4f}\n" for step in range(90)))
     bars = "".join(
         f'<rect x="{9 * at}" y="{60 - each}" width="7" height="{each}"/>'
@@ -332,13 +349,13 @@ def large_run(root: Path, now: float) -> None:
     write_log(
         run, 0, 0, 0, [f"step {step}  loss {0.3 + 2 * math.exp(-step / 2000):.4f}" for step in range(0, 7000, 50)]
     )
-    end(run, SUCCEEDED, began + 3000, {"loss": 0.329, "step": 7000})
+    end(run, SUCCEEDED, began + 3000, {**result, "step": 7000})
 
 
 def small_runs(root: Path, now: float) -> None:
     """A sweep, two runs that differ in their settings, and runs in other states."""
-    for index in range(12):
-        lr, optimizer, seed = (1e-4, 1e-3, 1e-2, 0.1)[index % 4], ("adamw", "sgd")[index % 2], index // 4
+    for index in range(16):
+        lr, optimizer, seed = (1e-4, 1e-3, 1e-2, 0.1)[index % 4], ("adamw", "sgd")[index // 4 % 2], index // 8
         values = {"lr": str(lr), "seed": str(seed), "optimizer": optimizer}
         point = {"id": SWEEP, "index": index, "values": values, "parallel": 2}
         shape, began = Shape(1, 2), now - 4000 + 90 * index
@@ -347,20 +364,19 @@ def small_runs(root: Path, now: float) -> None:
         )
         low = abs(math.log10(lr) + 2) * 0.5 + (0.3 if optimizer == "sgd" else 0.1)
         course = Course(20 + index, 300, low=low, lr=lr)
-        write_metrics(run, course, range(301), began, 0.25)
-        end(run, SUCCEEDED, began + 80, {"accuracy": round(0.93 - 0.14 * low + 0.004 * seed, 4), "loss": round(low, 4)})
+        end(run, SUCCEEDED, began + 90, write_metrics(run, course, range(301), began + 9, 0.25))
     for run_id, lr, batch, memory in ((BASE, 0.1, 256, 31 * GIB), (OTHER, 0.04, 128, 18 * GIB)):
         shape, began = Shape(1, 4, memory=memory), now - 20_000
         run = begun(root, run_id, shape, began, {"args": [f"--lr={lr}", f"--batch-size={batch}", "--model", "vit-b16"]})
-        write_metrics(
+        result = write_metrics(
             run,
             Course(40 + batch, 360, low=0.3 + 2 * (0.1 - lr), lr=lr, pace=3.0),
             range(301 if batch == 256 else 361),
-            began,
+            began + 9,
             2.0,
         )
         write_samples(run, shape, [began + 10.0 * each for each in range(60)], 300)
-        end(run, SUCCEEDED, began + 640, {"loss": 0.41, "accuracy": 0.86})
+        end(run, SUCCEEDED, began + 740, result)
     change_tags(RunDir(root / "runs" / BASE), ["baseline"])
     set_note(RunDir(root / "runs" / BASE), "the paper's settings")
     cancelled = begun(root, "vit-c4nc3l", Shape(1, 4), now - 30_000, {"args": ["--lr=1.0"]})

@@ -36,7 +36,9 @@ def record_of(run: RunDir) -> dict[str, Any]:
 
     metrics = run.path / "metrics.jsonl"
     lines = read_lines(metrics) if metrics.exists() and metrics.stat().st_size <= METRICS_BYTES else ()
-    return run_record(run.record(), run.events(), run.read("plan.json"), lines, time.time(), newest_samples(run))
+    ending = run.ending()
+    until = ending.ended if ending is not None and ending.ended is not None else time.time()
+    return run_record(run.record(), run.events(), run.read("plan.json"), lines, until, newest_samples(run))
 
 
 def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractContextManager[None]:

@@ -142,11 +142,13 @@ class Reader:
             return run.events(self._cache(run))
 
     def hours(self, run: RunDir) -> Mapping[str, float | None]:
-        """Return the rank-hours, core-hours and GPU-hours that the run has used until now, and the watt-hours of its
-        GPUs.
+        """Return the rank-hours, core-hours and GPU-hours that the run has used until now or until its end, and the
+        watt-hours of its GPUs.
         """
         with self._lock:
-            return hours_of(self.events(run), self._clock(), self._sampled(run).look())
+            state = self._state(run)
+            until = state.ended if state.is_final else None
+            return hours_of(self.events(run), until or self._clock(), self._sampled(run).look())
 
     def curves(self, runs: Sequence[RunDir], metric: str, *, smoothing: float = 0.0, most: int = 1000) -> Curves:
         """Return the curves of a metric for several runs. Runs without the metric are left out."""
@@ -258,7 +260,7 @@ class Reader:
         if not state.is_final:
             beat = beat or beat_of(run, state.attempt)
             last = "" if beat else last_line(run, state.attempt)
-        facts = self._facts(run, beat, events) if self._has_facts else ()
+        facts = self._facts(run, None if state.is_final else beat, events) if self._has_facts else ()
         row = row_of(state, self._note(state, beat, self._clock(), last), labels_of(run), facts)
         if state.is_final and run.ending() is not None:  # the run's row will not change any more
             self._ended[run.run_id] = row

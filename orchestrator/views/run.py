@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from orchestrator.protocol.events import Event
-from orchestrator.runs.state import Attempt, NodeState, NodeStatus, RunState, Verdict
+from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, RunState, Verdict
 from orchestrator.views.runs import RunRow
 from orchestrator.views.timeline import Timeline, timeline_of
 
@@ -22,7 +22,7 @@ class RankStatus(StrEnum):
 
     WAITING = "waiting"  # not started yet
     RUNNING = "running"
-    DONE = "done"  # ended with exit code 0
+    DONE = "done"  # ended with exit code 0, or its run succeeded
     STOPPED = "stopped"  # orch ended it, because another rank had failed or the run was cancelled
     FAILED = "failed"
     LOST = "lost"  # its node is lost
@@ -131,6 +131,8 @@ def _status(rank: int, node: NodeState, state: RunState) -> RankStatus:
         blamed = state.verdict.rank if state.verdict is not None else None
         is_asked = end in ("SIGTERM", "SIGKILL", "exit code 95") and rank != blamed
         return RankStatus.STOPPED if is_asked else RankStatus.FAILED
+    if state.verdict is not None and state.verdict.outcome is Outcome.SUCCEEDED:
+        return RankStatus.DONE  # its agent could not report its end
     if node.state is NodeStatus.LOST:
         return RankStatus.LOST
     if node.state is NodeStatus.RUNNING:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 from orchestrator.protocol.metric import Better, JobMetric
@@ -13,20 +15,35 @@ from orchestrator.runs.run_id import index_of
 from orchestrator.views.facts import Fact, short_name, typed
 
 LEAST_RUNS: Final = 3  # with fewer values, every correlation is perfect
+STRONG: Final = 0.7  # a metric rises or falls with a setting from this rank correlation on
+MOST_VALUES: Final = 6  # up to this number of values of a setting, the metric has to rise or fall from each to the next
+
+
+class Effect(StrEnum):
+    """The way in which a metric depends on a setting."""
+
+    RISES = "rises"  # the metric rises with the setting
+    FALLS = "falls"
+    INSIDE = "inside"  # the best value of the setting is neither its lowest nor its highest
+    UNCLEAR = "unclear"
 
 
 @dataclass(frozen=True)
 class Importance:
     """The importance of one setting for the metric, from 0 to 1.
 
-    For a setting that is a number, `correlation` is Spearman's rank correlation, from -1 to 1. If it is negative, the
-    metric falls as the setting rises. For any other setting, `correlation` is None, and the importance is the share of
-    the variance of the metric's ranks that the setting explains.
+    For a setting that is a number, `correlation` is Spearman's rank correlation, from -1 to 1. For any other setting,
+    `correlation` is None, and the importance is the share of the variance of the metric's ranks that the setting
+    explains. `best` is the value of the setting whose runs have the best mean of the metric. The effects of this
+    setting and of the settings `tied` can't be told apart, because the settings always change together.
     """
 
     name: str
     importance: float
     correlation: float | None = None
+    effect: Effect = Effect.UNCLEAR
+    best: Fact | None = None
+    tied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,33 +90,86 @@ def sweep_view(
         )
         for each in ranked
     )  # fmt: skip
-    found = importances([each.values for each in in_order], [each.value for each in in_order])
+    found = importances([each.values for each in in_order], [each.value for each in in_order], better)
     note = ""
     if of_job is not None and metric and of_job.name not in (metric, *names):
         note = f"No point has a value of the job's metric '{of_job.name}'. The points are ranked by {metric}."
     return SweepView(title, metric, better, names, rows, found, note)
 
 
-def importances(settings: Sequence[Mapping[str, str]], values: Sequence[float | None]) -> tuple[Importance, ...]:
+def importances(
+    settings: Sequence[Mapping[str, str]], values: Sequence[float | None], better: Better = Better.HIGHER
+) -> tuple[Importance, ...]:
     """Return the importance of each setting that differs between the runs, the largest first."""
     known = [(each, value) for each, value in zip(settings, values, strict=True) if value is not None]
     if len(known) < LEAST_RUNS:
         return ()
     names = dict.fromkeys(name for each, _ in known for name in each)
-    found = [_importance(name, [(typed(each[name]), value) for each, value in known if name in each]) for name in names]
-    return tuple(sorted(filter(None, found), key=lambda each: -each.importance))
+    found = {
+        name: _importance(name, [(typed(each[name]), value) for each, value in known if name in each], better)
+        for name in names
+    }
+    points = [each for each, _ in known]
+    of_name = {
+        name: replace(
+            each, tied=tuple(short_name(other) for other in found if found[other] and _tied(name, other, points))
+        )
+        for name, each in found.items()
+        if each is not None
+    }
+    return tuple(sorted(of_name.values(), key=lambda each: -each.importance))
 
 
-def _importance(name: str, pairs: Sequence[tuple[Fact, float]]) -> Importance | None:
+def _importance(name: str, pairs: Sequence[tuple[Fact, float]], better: Better) -> Importance | None:
     settings, ranks = [setting for setting, _ in pairs], ranks_of([value for _, value in pairs])
     if len(pairs) < LEAST_RUNS or len(set(settings)) < 2:
         return None
+    means = _means(pairs)
+    best = (min if better is Better.LOWER else max)(means, key=means.__getitem__)
     numbers = [float(each) for each in settings if not isinstance(each, str | bool)]
     if len(numbers) == len(settings):
         correlation = _correlation(ranks_of(numbers), ranks)
-        return None if correlation is None else Importance(short_name(name), round(abs(correlation), 4), correlation)
+        if correlation is None:
+            return None
+        effect = _effect({float(each): mean for each, mean in means.items()}, float(best), correlation)
+        return Importance(short_name(name), round(abs(correlation), 4), correlation, effect, best)
     explained = _explained(settings, ranks)
-    return None if explained is None else Importance(short_name(name), explained)
+    return None if explained is None else Importance(short_name(name), explained, best=best)
+
+
+def _means(pairs: Sequence[tuple[Fact, float]]) -> dict[Fact, float]:
+    groups: dict[Fact, list[float]] = defaultdict(list)
+    for setting, value in pairs:
+        groups[setting].append(value)
+    return {setting: sum(group) / len(group) for setting, group in groups.items()}
+
+
+def _effect(means: Mapping[float, float], best: float, correlation: float) -> Effect:
+    """Return the effect of a setting that is a number, from the mean of the metric at each value of the setting.
+
+    The metric rises or falls only if the correlation is strong, and if the means are in this order. If the setting has
+    many values, the means of the lowest, the middle and the highest third of its values count.
+    """
+    order = sorted(means)
+    parts = len(order) if len(order) <= MOST_VALUES else 3
+    bounds = [len(order) * part // parts for part in range(parts + 1)]
+    of_parts = [sum(means[each] for each in order[start:end]) / (end - start) for start, end in pairwise(bounds)]
+    if abs(correlation) >= STRONG and of_parts == sorted(of_parts, reverse=correlation < 0):
+        return Effect.RISES if correlation > 0 else Effect.FALLS
+    return Effect.INSIDE if best not in (order[0], order[-1]) else Effect.UNCLEAR
+
+
+def _tied(name: str, other: str, points: Sequence[Mapping[str, str]]) -> bool:
+    """Return whether each value of one setting has only one value of the other setting, although it has several
+    runs. In a random search, each value has only one run.
+    """
+    if name == other:
+        return False
+    pairs = {(each.get(name), each.get(other)) for each in points}
+    return any(
+        len(pairs) == len(values) and 2 * len(values) <= len(points)
+        for values in ({one for one, _ in pairs}, {two for _, two in pairs})
+    )
 
 
 def ranks_of(values: Sequence[float]) -> list[float]:

@@ -105,12 +105,16 @@ def _headline(numbers: dict[str, float], view: RunView, of_job: str | None) -> J
     default metric, such as the loss. Return None if the run has no metric.
     """
     beat = view.progress or {}
-    of_program = beat.get("metrics")
-    for values in (of_program, {"loss": beat.get("loss")}, view.result):
-        if isinstance(values, Mapping):
-            numbers |= {str(name): float(value) for name, value in values.items() if is_number(value)}
+    of_beat = _numbers(beat.get("metrics")) | _numbers({"loss": beat.get("loss")})
+    numbers = of_beat | numbers if view.row.is_final else numbers | of_beat  # an ended run has written its last values
+    numbers |= _numbers(view.result)
     name = of_job if of_job in numbers else default_metric(numbers)
     return {"name": name, "value": numbers[name]} if name in numbers else None
+
+
+def _numbers(values: object) -> dict[str, float]:
+    items = values.items() if isinstance(values, Mapping) else ()
+    return {str(name): float(value) for name, value in items if is_number(value)}
 
 
 def _logs(run: RunDir, view: RunView) -> list[list[int]]:

@@ -25,6 +25,7 @@ from orchestrator.web.server import new_code
 from tests.axe import violations
 from tests.local.conftest import REPO, Orch
 from tests.patience import PATIENCE
+from tests.unit.views.runs_made import begin, end, make, tell
 
 CHROMIUM = "/usr/bin/chromium"
 OPTIONS = (
@@ -321,10 +322,73 @@ def test_the_pointer_on_one_panel_tells_the_values_of_all(page: Page, sweep: str
     expect(rate.locator(".uplot canvas")).to_be_visible()
     over = loss.locator(".u-over")
     over.hover(position={"x": 1, "y": 20})
-    expect(rate.locator("thead th").nth(1)).to_have_text("here")
+    expect(rate.locator("thead th").nth(1)).to_have_text("at step 0")
     expect(rate.locator("tbody td").first).to_have_text("1")
     page.mouse.move(1, 1)
     expect(rate.locator("tbody td").first).to_have_text("9")
+    expect(rate.locator("thead th").nth(1)).to_have_text("last")
+    at(page, f"/run/{sweep}.0/curves?smooth=0.5")
+    expect(loss.locator("thead th").nth(2)).to_have_text("smoothed")
+    over.hover(position={"x": 1, "y": 20})
+    expect(loss.locator("thead th").nth(1)).to_have_text("at step 0")
+    expect(loss.locator("tbody td").nth(1)).to_have_text("1.25")
+    over.hover(position={"x": over.bounding_box()["width"] - 1, "y": 20})  # type: ignore[index]
+    expect(loss.locator("thead th").nth(1)).to_have_text("at step 8")
+    expect(loss.locator("tbody td").first).to_have_text("0.36111")
+    expect(loss.locator("tbody td").nth(1)).not_to_have_text("0.36111")
+
+
+def test_a_zoom_and_the_pointer_stay_when_values_come_until_the_zoom_is_reset(page: Page, home: Path) -> None:
+    run = create_run(home, "zoomed-222222", {"kind": "local", "nnodes": 1, "hosts": ["localhost"], "created": 1000.0})
+
+    def write(steps: range) -> None:
+        for step in steps:
+            for kind, name in (("train", "loss"), ("eval", "accuracy")):
+                line = {"kind": kind, "step": step, name: 1 / (1 + step), "time": 1000.0 + step}
+                append_line(run.path / "metrics.jsonl", json.dumps(line))
+
+    write(range(9))
+    append_line(run.path / "events.jsonl", json.dumps({"kind": "submitted", "time": 1000.0}))
+    at(page, "/run/zoomed-222222/curves")
+    loss, accuracy = (page.get_by_role("region", name=name, exact=True) for name in ("loss", "accuracy"))
+    heads = [each.locator("thead th").nth(1) for each in (loss, accuracy)]
+    over = loss.locator(".u-over")
+    box = over.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2 - 2, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 30, steps=4)
+    page.mouse.up()
+    over.hover(position={"x": 1, "y": 30})
+    for head in heads:
+        expect(head).to_have_text("at step 4")  # all panels are zoomed
+    write(range(9, 12))
+    for panel, head in zip((loss, accuracy), heads, strict=True):
+        expect(panel.locator("tbody td").nth(3)).to_have_text("12")
+        expect(head).to_have_text("at step 4")
+    page.get_by_role("button", name="log", exact=True).first.click()
+    over.hover(position={"x": 1, "y": 30})
+    expect(heads[0]).to_have_text("at step 4")
+    page.get_by_role("button", name="Reset zoom").click()
+    over.hover(position={"x": 1, "y": 30})
+    for head in heads:
+        expect(head).to_have_text("at step 0")
+
+
+def test_a_curve_marks_where_a_restart_began(page: Page, home: Path) -> None:
+    run = make(home, "again-222222")
+    begin(run, at=1000.0)
+    tell(run, 0, "restart", 1005.0, attempt=1, cause="infra")
+    begin(run, attempt=1, at=1005.5)
+    for step in range(9):
+        line = {"kind": "train", "step": step, "loss": 1 / (1 + step), "time": 1000.0 + step}
+        append_line(run.path / "metrics.jsonl", json.dumps(line))
+    end(run, Verdict(Outcome.SUCCEEDED, attempt=1), at=1010.0)
+    at(page, "/run/again-222222/curves")
+    loss = page.get_by_role("region", name="loss", exact=True)
+    expect(loss.get_by_text("attempt 1 began at step 6")).to_be_visible()
+    page.get_by_role("combobox", name="X").select_option("time")
+    expect(loss.get_by_text("attempt 1 began at 6.0 s")).to_be_visible()
 
 
 def test_a_run_that_goes_on_is_watched_and_cancelled(

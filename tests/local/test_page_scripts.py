@@ -131,11 +131,22 @@ def test_the_settings_that_differ_and_the_metrics_that_say_most_are_suggested(pa
     code = "(columns, facts) => new columns.Columns(facts.map((each) => ({ facts: each }))).suggested()"
     facts = [
         {"config.lr": lr, "config.same": 1, "config.seed": lr, "config.opt": str(lr), "config.third": lr,
-         "metric.loss": lr, "result.loss": lr, "metric.accuracy": lr, "result.seconds": lr, "metric.epoch": lr}
+         "metric.loss": lr, "result.loss": lr, "metric.eval.loss": lr,
+         "metric.accuracy": lr, "result.seconds": lr, "metric.epoch": lr}
         for lr in range(5)
     ]  # fmt: skip
     facts[0]["config.rare"] = 1
-    assert called(page, "columns", code, facts) == ["config.lr", "config.opt", "metric.accuracy", "metric.loss"]
+    assert called(page, "columns", code, facts) == ["config.lr", "config.opt", "metric.accuracy", "value.loss"]
+
+
+def test_a_value_is_that_of_the_result_or_else_the_newest_and_says_which(page: Page) -> None:
+    code = """(columns, facts) => {
+      const by = columns.column("value.loss");
+      return facts.map((each) => [by.value({ facts: each }), by.hint({ facts: each }) ?? null]);
+    }"""
+    facts: list[dict[str, float]] = [{"result.loss": 0.5, "metric.loss": 0.75}, {"metric.loss": 0.75}, {}]
+    told = [[0.5, "of the result"], [0.75, "the newest value"], [None, None]]
+    assert called(page, "columns", code, facts) == told
 
 
 def test_groups_have_a_mean_and_a_spread(page: Page) -> None:

@@ -55,12 +55,14 @@ def progress(heartbeat: Mapping[str, Any] | None) -> str:
         return ""
     known = {key: value for key, value in heartbeat.items() if isinstance(value, int | float)}
     step, total = known.get("step", 0), known.get("total")
-    parts = [f"step {step}/{total} ({100 * step / total:.0f} %)" if total else f"step {step}"]
+    is_over = total is not None and step > total  # the program goes on longer than it has announced
+    share = f" ({100 * step / total:.0f} %)" if total and not is_over else ""
+    parts = [f"step {step}/{total}{share}" if total else f"step {step}"]
     if shown := _shown_metric(heartbeat):
         parts.append(shown)
     if known.get("rate"):
         parts.append(rate(known["rate"], "samples"))
-    if known.get("eta"):
+    if known.get("eta") and not is_over:
         parts.append(f"ETA {duration(known['eta'])}")
     return ", ".join(parts)
 

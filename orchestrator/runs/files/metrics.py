@@ -13,7 +13,14 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.metric import Better, JobMetric, better_of, is_known, kept_by
 from orchestrator.protocol.reading import opened
 from orchestrator.runs.files.logs import result_of
-from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, OF_LINE, files_of_metrics, is_number
+from orchestrator.runs.files.written_metrics import (
+    HOW_TO_WRITE,
+    OF_LINE,
+    files_of_metrics,
+    is_number,
+    main_kinds,
+    newest_of,
+)
 from orchestrator.runs.store import RunDir, read_lines
 
 MOST_OF_A_LINE: Final = 1 << 20  # bytes; the rest of a longer line is read as another line, which is not JSON
@@ -67,16 +74,19 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def metrics_of(run: RunDir) -> dict[str, float]:
-    """Return a run's metrics: the numbers in its result, and the newest value of every other metric that it wrote."""
-    found: dict[str, float] = {}
+    """Return a run's metrics: the numbers in its result, and the newest value of every other metric that it wrote.
+
+    The metrics are named as by `newest_of`, and `step` is the newest step.
+    """
     try:
-        own, of_program = files_of_metrics(run)
-        lines = [*read_lines(of_program, run.path), *read_lines(own), result_of(run) or {}]
+        files, result = [list(read_lines(path, run.path)) for path in files_of_metrics(run)], result_of(run) or {}
     except StoreError:
         return {}
-    for line in lines:
-        found.update({name: float(value) for name, value in line.items() if is_number(value)})
-    return found
+    found: dict[str, float] = {}
+    for rows in reversed(files):
+        steps = [float(row["step"]) for row in rows if is_number(row.get("step"))]
+        found |= newest_of(rows) | ({"step": steps[-1]} if steps else {})
+    return found | {name: float(value) for name, value in result.items() if is_number(value)}
 
 
 class Value(NamedTuple):
@@ -154,11 +164,8 @@ class _Columns:
         return {name for _, name in self._columns}
 
     def names_of_kinds(self) -> set[str]:
-        most: dict[str, tuple[int, str]] = {}
-        for (kind, name), column in self._columns.items():
-            if len(column) > most.get(name, (0, ""))[0]:
-                most[name] = len(column), kind
-        return {f"{kind}.{name}" for kind, name in self._columns if kind != most[name][1]}
+        mains = main_kinds({column: len(values) for column, values in self._columns.items()})
+        return {f"{kind}.{name}" for kind, name in self._columns if kind != mains[name]}
 
     def _take(self, line: bytes) -> None:
         try:

@@ -33,7 +33,8 @@ export function whenLookChanges(element, resize, redraw) {
 
 // `lines` are {label, colour, values, dash, width, alpha}, all over the same `xs`; `x` is step, epoch, time, clock or share.
 // When the cursor moves on any chart of the same `group`, `onpoint` receives the index of each line's point, or null.
-export function chart(place, { xs, lines, x = "step", log = false, format = number, height = 220, group, onpoint, range = null, marks: distances }) {
+// `moments` returns {x, words} of each vertical line.
+export function chart(place, { xs, lines, x = "step", log = false, format = number, height = 220, group, onpoint, range = null, marks: distances, moments = () => [] }) {
   const grid = { stroke: variable("--line"), width: 1 };
   const axis = { stroke: variable("--muted"), grid, ticks: grid, font: FONT, labelFont: FONT };
   const plot = new uPlot({
@@ -49,12 +50,20 @@ export function chart(place, { xs, lines, x = "step", log = false, format = numb
       label: line.label, stroke: line.colour, width: line.width ?? 1.8, dash: line.dash, alpha: line.alpha ?? 1, spanGaps: true,
       points: { show: (self, at) => self.data[at].filter((value) => value !== null).length < 3 },
     }))],
-    hooks: { setCursor: [(self) => onpoint?.(self.cursor.left < 0 ? null : self.cursor.idxs)] },
+    hooks: { setCursor: [(self) => onpoint?.(pointed(self))], draw: [(self) => drawMoments(self, moments(), axis.stroke)] },
   }, [xs, ...lines.map((line) => positive(line.values, log))], place);
   plot.root.querySelector("canvas").setAttribute("aria-hidden", "true"); // the text beside it has the same content
   return {
     plot,
-    setLines: (newXs, values) => plot.setData([newXs, ...values.map((each) => positive(each, log))], !isZoomed(plot)),
+    pointed: () => pointed(plot),
+    zoom: () => zoomOf(plot),
+    setZoom: (zoom) => plot.setScale("x", zoom),
+    // Shows new values. The zoom and the cursor stay.
+    setLines: (newXs, values) => plot.batch(() => {
+      const zoom = zoomOf(plot);
+      plot.setData([newXs, ...values.map((each) => positive(each, log))], zoom === null);
+      if (zoom) plot.setScale("x", zoom);
+    }),
     resize: (newHeight = height) => plot.setSize({ width: width(place), height: newHeight }),
     close: () => plot.destroy(),
   };
@@ -68,10 +77,35 @@ function positive(values, log) {
   return log ? values.map((value) => (value > 0 ? value : null)) : values;
 }
 
-function isZoomed(plot) {
+// Returns {min, max} of the x that the reader has zoomed to, or null.
+function zoomOf(plot) {
   const { min, max } = plot.scales.x;
   const xs = plot.data[0];
-  return xs.length > 0 && min !== null && (min > xs[0] || max < xs.at(-1));
+  return xs.length > 0 && min !== null && (min > xs[0] || max < xs.at(-1)) ? { min, max } : null;
+}
+
+function pointed(plot) {
+  return plot.cursor.left < 0 ? null : plot.cursor.idxs;
+}
+
+function drawMoments({ ctx, bbox, valToPos, scales }, moments, ink) {
+  const scale = devicePixelRatio || 1;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = ink;
+  ctx.lineWidth = scale;
+  ctx.setLineDash([3 * scale, 3 * scale]);
+  ctx.font = `${11 * scale}px system-ui`;
+  for (const { x, words } of moments.filter((each) => each.x >= scales.x.min && each.x <= scales.x.max)) {
+    const at = valToPos(x, "x", true);
+    const isRight = at > bbox.left + 0.8 * bbox.width;
+    ctx.textAlign = isRight ? "right" : "left";
+    ctx.beginPath();
+    ctx.moveTo(at, bbox.top);
+    ctx.lineTo(at, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.fillText(words, at + (isRight ? -4 : 4) * scale, bbox.top + 12 * scale);
+  }
+  ctx.restore();
 }
 
 // A line without a point at the cursor's x shows its nearest point.
@@ -96,6 +130,11 @@ export function atX(value, x) {
   if (x === "time") return duration(value);
   if (x === "share") return `${number(value)} %`;
   return Math.abs(value) >= 10000 && x === "step" ? `${number(value / 1000)}k` : number(value);
+}
+
+// Names an x in a sentence: at step 1,234, at 17:00:42.
+export function whereX(value, x) {
+  return ["step", "epoch"].includes(x) ? `${x} ${number(value)}` : `${atX(value, x)}${x === "share" ? " of the run" : ""}`;
 }
 
 // -- files that are saved from a chart

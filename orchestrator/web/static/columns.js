@@ -2,7 +2,7 @@
 import { ago, clock, duration, isFinal, number } from "./format.js";
 
 const WAITING = new Set(["submitting", "pending"]);
-export const KINDS = { run: "Run", config: "Config", result: "Result", metric: "Metrics", machine: "Machines", git: "Git" };
+export const KINDS = { run: "Run", value: "Result, or else newest value", config: "Config", result: "Result", metric: "Newest metrics", machine: "Machines", git: "Git" };
 const SHORT = ["config", "result", "metric", "machine", "git"]; // `lr` means config.lr before result.lr
 const now = () => Date.now() / 1000;
 const seconds = (row) => (row.started ? (row.ended ?? now()) - row.started : null);
@@ -42,7 +42,13 @@ export function column(key) {
   if (OWN[key]) return { key, kind: "run", spread: number, ...OWN[key] };
   const [kind, ...rest] = key.split(".");
   if (!KINDS[kind] || !rest.length) return null;
-  return { key, kind, title: rest.join("."), spread: number, value: (row) => row.facts[key] ?? null };
+  const title = rest.join(".");
+  if (kind === "value") {
+    const source = (row) => [`result.${title}`, `metric.${title}`].find((each) => row.facts[each] !== undefined);
+    return { key, kind, title, spread: number, value: (row) => row.facts[source(row)] ?? null, about: `${title} of the result, or else the newest value`,
+      hint: (row) => ({ result: "of the result", metric: "the newest value" })[source(row)?.split(".")[0]] };
+  }
+  return { key, kind, title, about: key, spread: number, value: (row) => row.facts[key] ?? null };
 }
 
 export function textOf(column_, row) {
@@ -55,6 +61,7 @@ export class Columns {
   constructor(rows) {
     this.rows = rows;
     this.facts = [...new Set(rows.flatMap((row) => Object.keys(row.facts)))].sort();
+    this.values = this.facts.filter((key) => key.startsWith("result.") && this.facts.includes(`metric.${key.slice(7)}`)).map((key) => `value.${key.slice(7)}`);
     this.own = Object.keys(OWN);
     this.searched = new WeakMap();
   }
@@ -77,14 +84,16 @@ export class Columns {
   }
 
   chosen(rows) {
-    const values = new Map(this.facts.map((key) => [key, new Map()]));
-    for (const row of rows) for (const [key, value] of Object.entries(row.facts)) values.get(key).set(value, (values.get(key).get(value) ?? 0) + 1);
-    const count = (key) => [...values.get(key).values()].reduce((sum, each) => sum + each, 0);
-    const there = this.facts.filter((key) => !SAYS_LITTLE.test(key) && values.get(key).size > 1 && count(key) >= LEAST_SHARE * rows.length);
+    const keys = [...this.values, ...this.facts];
+    const values = new Map(keys.map((key) => [key, rows.map(column(key).value).filter((value) => value !== null)]));
+    const count = (key) => values.get(key).length;
+    const there = keys.filter((key) => !SAYS_LITTLE.test(key) && new Set(values.get(key)).size > 1 && count(key) >= LEAST_SHARE * rows.length);
     const quality = (key) => (/acc|f1|auc|bleu|score|reward/.test(key) ? 2 : /loss|error|perplexity/.test(key) ? 1 : 0);
-    const best = (keys, rating) => keys.sort((one, other) => rating(other) - rating(one) || count(other) - count(one)).slice(0, MOST_SUGGESTED);
-    const names = new Set();
-    const measured = there.filter((key) => /^(result|metric)\./.test(key) && quality(key)).filter((key) => !names.has(key.slice(7)) && names.add(key.slice(7)));
+    const best = (those, rating) => those.sort((one, other) => rating(other) - rating(one) || count(other) - count(one)).slice(0, MOST_SUGGESTED);
+    const name = (key) => key.slice(key.indexOf(".") + 1);
+    const names = new Set(); // a name once: as value.NAME, or else as result.NAME or metric.NAME
+    const all = there.filter((key) => /^(value|result|metric)\./.test(key) && quality(key)).filter((key) => !names.has(name(key)) && names.add(name(key)));
+    const measured = all.filter((key) => ![...names].some((each) => name(key).endsWith(`.${each}`))); // eval.loss beside loss
     return [...best(there.filter((key) => key.startsWith("config.")), () => 0), ...best(measured, quality)];
   }
 

@@ -1,6 +1,6 @@
 // Metrics of one run or several: a panel for each, which the reader chooses, arranges, scales, smooths and saves.
 import { addressOf, button, emptyNote, fill, make, menu, runLink, select } from "./dom.js";
-import { chart, colour, colourKey, csv, drawing, save, whenLookChanges } from "./chart.js";
+import { chart, colour, colourKey, csv, drawing, save, variable, whenLookChanges, whereX } from "./chart.js";
 import { number } from "./format.js";
 import { savedViews } from "./saved.js";
 import { ask, exported, follow, paced } from "./source.js";
@@ -26,8 +26,8 @@ export async function showCurves(main, _words, query, onlink) {
 }
 
 // Returns {element, refresh, close}. `only` shows one metric without tools; `labels` names runs; `place` is the address
-// that keeps the reader's choices, and that can show saved ones.
-export async function curvesPanel(given, first = "", { query = new URLSearchParams(), place = null, only = false, labels = {} } = {}) {
+// that keeps the reader's choices, and that can show saved ones; `attempts` returns the attempts of the only run.
+export async function curvesPanel(given, first = "", { query = new URLSearchParams(), place = null, only = false, labels = {}, attempts = () => [] } = {}) {
   const chosen = { runs: [...given, ...query.getAll("with")], baseline: query.get("baseline") ?? "", ...choicesIn(query) };
   const group = uPlot.sync(`curves-${Math.random()}`);
   const known = new Map(); // metric -> its curves
@@ -93,7 +93,8 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
   }
 
   function panelOf(metric) {
-    const panel = onePanel(metric, { chosen, known, group, labels, only, act: {
+    const panel = onePanel(metric, { chosen, known, group, labels, only, attempts: () => (chosen.runs.length === 1 ? attempts() : []), act: {
+      zoom: () => [...panels.values()].map((each) => each.zoom()).find(Boolean),
       hide: () => { chosen.metrics = shown().filter((each) => each !== metric); arrange(); },
       move: (by) => move(metric, by),
       drop: (moved) => { chosen.metrics = shown().filter((each) => each !== moved); chosen.metrics.splice(chosen.metrics.indexOf(metric), 0, moved); arrange(); },
@@ -140,6 +141,11 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
 
   function redraw() {
     for (const panel of panels.values()) if (!panel.stale) panel.draw();
+  }
+
+  function resetZoom() {
+    for (const panel of panels.values()) panel.close();
+    redraw();
   }
 
   // -- the reader's choices
@@ -221,10 +227,10 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     } }, another, make("button", {}, "Add"));
     return [
       menu(count, list),
-      select("X", AXES, chosen.x, (value) => { chosen.x = value; redraw(); keep(); }),
+      select("X", AXES, chosen.x, (value) => { chosen.x = value; resetZoom(); keep(); }),
       make("label", {}, "Smoothing ", slider, " ", amount), make("label", {}, all, " Log y"),
       chosen.runs.length > 1 ? select("Baseline", [["", "none"], ...chosen.runs.map((run) => [run, labels[run] ?? run])], chosen.baseline, (value) => { chosen.baseline = value; redraw(); keep(); }) : null,
-      button("Reset zoom", redraw), exported ? null : add, views?.element];
+      button("Reset zoom", resetZoom), exported ? null : add, views?.element];
   }
 
   async function start() {
@@ -252,11 +258,13 @@ function choicesIn(query) {
 }
 
 // One metric: its chart, and a table of each run's value at the cursor, last value and extremes.
-function onePanel(metric, { chosen, known, group, labels, only, act }) {
+function onePanel(metric, { chosen, known, group, labels, only, attempts, act }) {
   const place = make("div", { class: "plot" });
   const said = make("div", { class: "said" });
   let drawn = null;
+  let looks = ""; // all that the chart was made for, except its values
   let cells = [];
+  let restarts = [];
   let isTall = false;
 
   const height = () => (isTall ? TALL : only ? MIDDLE : HEIGHT);
@@ -267,20 +275,40 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
 
   function draw() {
     panel.stale = false;
-    drawn?.close();
-    drawn = null;
     const curves = shownCurves();
     const all = known.get(metric) ?? [];
     log.setAttribute("aria-pressed", String(chosen.log.has(metric)));
     if (!curves.length) {
+      close();
       fill(place, emptyNote(!all.length ? `No run of these has written '${metric}' yet.` : `These runs have written ${LACKS[chosen.x]} with '${metric}': choose another x.`));
       fill(said);
       return;
     }
-    fill(place);
     const { xs, lines } = linesOf(curves);
-    drawn = chart(place, { xs, lines, x: chosen.x, log: chosen.log.has(metric), height: height(), group: group.key, onpoint: tell });
+    restarts = restartsOf(curves[0]);
+    const wanted = JSON.stringify([chosen.x, chosen.log.has(metric), height(), variable("--ink"), lines.map((line) => ({ ...line, values: null }))]);
+    if (drawn && wanted === looks) {
+      drawn.setLines(xs, lines.map((line) => line.values));
+    } else {
+      const zoom = drawn ? drawn.zoom() : act.zoom();
+      close();
+      fill(place);
+      drawn = chart(place, { xs, lines, x: chosen.x, log: chosen.log.has(metric), height: height(), group: group.key, onpoint: tell, moments: () => restarts });
+      if (zoom) drawn.setZoom(zoom);
+      looks = wanted;
+    }
     legend(curves);
+    tell(drawn.pointed());
+  }
+
+  function close() {
+    drawn?.close();
+    drawn = null;
+  }
+
+  // Returns {x, words} of each restart: the first value that was written after an attempt had begun.
+  function restartsOf({ seconds, began, xs }) {
+    return attempts().filter((each) => each.number > 0 && each.began !== null).map((each) => ({ x: xs[seconds.findIndex((after) => began + after >= each.began)], words: `attempt ${each.number}` })).filter((each) => each.x !== undefined);
   }
 
   function linesOf(curves) {
@@ -295,6 +323,7 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
       const isBaseline = curve.run_id === chosen.baseline;
       const dash = isBaseline ? [6, 4] : same.has(facts) ? [5, 5] : DASHES[Math.floor(curve.at / 8) % DASHES.length];
       same.add(facts);
+      curve.columns = curve.smooth.length ? [column, column + 1] : [column];
       if (curve.smooth.length) lines.push({ label: `${curve.run_id} (as written)`, colour: ink, values: joined[column++], width: 1, alpha: 0.3 });
       lines.push({ label: labels[curve.run_id] ?? curve.run_id, colour: ink, values: joined[column++], dash, width: isBaseline ? 3 : 1.8, run: curve.run_id });
     }
@@ -306,34 +335,34 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
     const base = curves.find((curve) => curve.run_id === chosen.baseline);
     cells = [];
     const isOne = curves.length === 1;
+    const isSmooth = curves.some((curve) => curve.smooth.length);
     const rows = curves.map((curve) => {
       const value = make("td", { class: "value" }, number(curve.last));
+      const smooth = isSmooth ? make("td", { class: "value" }) : null;
       const apart = base ? make("td", {}, difference(curve.last, base.last, curve === base)) : null;
-      cells.push({ curve, value, apart });
+      cells.push({ curve, value, smooth, apart });
       const name = labels[curve.run_id] ?? curve.run_id;
-      return make("tr", {}, make("th", { scope: "row" }, colourKey(colour(curve.at)), isOne ? make("span", { class: "hidden" }, name) : runLink(curve.run_id, name)), value, apart,
+      return make("tr", {}, make("th", { scope: "row" }, colourKey(colour(curve.at)), isOne ? make("span", { class: "hidden" }, name) : runLink(curve.run_id, name)), value, smooth, apart,
         make("td", {}, number(curve.lowest)), make("td", {}, number(curve.highest)), base ? null : make("td", {}, number(curve.count)));
     });
-    const heads = [make("span", { class: "hidden" }, "Run"), "last", base ? "to baseline" : null, "min", "max", base ? null : "values"].filter((each) => each !== null);
-    fill(said, make("table", { class: "legend", "aria-label": metric }, make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, rows)));
+    const heads = [make("span", { class: "hidden" }, "Run"), "last", isSmooth ? "smoothed" : null, base ? "to baseline" : null, "min", "max", base ? null : "values"].filter((each) => each !== null);
+    fill(said, make("table", { class: "legend", "aria-label": metric }, make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, rows)),
+      restarts.length ? make("p", { class: "small muted" }, restarts.map(({ x, words }) => `${words} began at ${whereX(x, chosen.x)}`).join("; ")) : null);
   }
 
-  // While the cursor is on a chart, the first column has the values there instead of the last values.
+  // While the cursor is on a chart, the columns `last` and `smoothed` have the values there instead of the last values.
   function tell(at) {
-    const values = new Map();
-    if (at !== null && drawn) {
-      drawn.plot.series.forEach((line, number) => {
-        if (number > 0 && line.alpha === 1) values.set(line.label, drawn.plot.data[number][at[number]]);
-      });
-    }
-    const valueOf = (curve) => values.get(labels[curve.run_id] ?? curve.run_id) ?? curve.last;
+    const isHere = at !== null && drawn !== null;
+    const read = (column, last) => (isHere ? drawn.plot.data[column]?.[at[column]] ?? last : last);
+    const valueOf = ({ columns: [written], last }) => read(written, last);
     const base = cells.find(({ curve }) => curve.run_id === chosen.baseline);
-    for (const { curve, value, apart } of cells) {
+    for (const { curve, value, smooth, apart } of cells) {
       value.textContent = number(valueOf(curve));
+      if (smooth) smooth.textContent = curve.smooth.length ? number(read(curve.columns[1], curve.smooth.at(-1))) : "-";
       if (apart) apart.textContent = difference(valueOf(curve), valueOf(base.curve), curve === base.curve);
     }
     const head = said.querySelector("th:nth-child(2)");
-    if (head) head.textContent = at === null ? "last" : "here";
+    if (head) head.textContent = isHere ? `at ${whereX(drawn.plot.data[0][at[0]], chosen.x)}` : "last";
   }
 
   async function table() {
@@ -354,7 +383,7 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
     const moved = event.dataTransfer.getData("text/plain");
     if (moved !== metric) act.drop(moved);
   });
-  const panel = { element, draw, stale: true, visible: false, resize: () => drawn?.resize(height()), close: () => drawn?.close() };
+  const panel = { element, draw, stale: true, visible: false, resize: () => drawn?.resize(height()), zoom: () => drawn?.zoom(), close };
   return panel;
 }
 

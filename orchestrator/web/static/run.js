@@ -11,6 +11,7 @@ import { systemTab } from "./system.js";
 import { drawTrend } from "./trend.js";
 
 const TABS = { overview: overviewTab, curves: curvesTab, ranks: ranksTab, system: systemTab, logs: logsTab, files: filesTab, config: configTab, why: whyTab };
+const CAUSES = { user_error: "the program or its settings: another start would fail too", infra: "the machines or the network" };
 const AGAIN = 1000; // ms between two requests, even if the run changes all the time
 
 export async function showRun(main, [name, asked], query, onlink) {
@@ -62,7 +63,7 @@ export async function showRun(main, [name, asked], query, onlink) {
     tab = null;
     fill(tabs, Object.keys(TABS).map((each) => make("a", { href: addressOfRun(name, each), "aria-current": each === shown ? "page" : null }, each)));
     requestAnimationFrame(() => tabs.scrollTo({ left: tabs.querySelector("[aria-current]").offsetLeft - tabs.clientWidth / 2 })); // on a phone, the row of tabs is wider than the screen
-    const inside = make("div");
+    const inside = make("div", {}, make("p", { class: "muted" }, "Loading …"));
     fill(place, inside);
     place.dataset.tab = shown;
     const made = await TABS[shown](inside, { ...context, query: words });
@@ -107,7 +108,9 @@ function tilesOf(run, trend) {
   const { row, progress, headline, hours } = run;
   const known = progress ?? {};
   const step = known.step ?? run.result?.step ?? null;
-  const share = known.total ? Math.min(1, known.step / known.total) : null;
+  const isOver = known.step > known.total; // the program goes on longer than it has announced
+  const share = known.total && !isOver ? known.step / known.total : null;
+  const eta = isOver ? null : known.eta;
   const cost = [["gpu_hours", "GPU time"], ["rank_hours", "rank time"]].find(([key]) => hours[key]);
   const of = row.started ? make("span", { "data-since": "" }, row.ended ? `took ${took(row)}` : `for ${took(row)}`) : run.final ? "never started" : `for ${duration(Date.now() / 1000 - row.created)}`;
   return [
@@ -115,7 +118,7 @@ function tilesOf(run, trend) {
     tile("Step", step === null ? "-" : number(step), [known.total ? `of ${number(known.total)}` : "", share === null ? "" : make("progress", { max: 1, value: share, "aria-label": "Steps done" })]),
     tile(headline ? headline.name : "Loss", headline ? number(headline.value) : "-", headline ? trend : run.final ? "no metric" : "no metric yet"),
     tile("Rate", known.rate ? number(known.rate, 3) : "-", known.rate ? `samples/s${run.final ? " at its end" : ""}` : ""),
-    run.final ? tile("Ended", row.ended ? timeOfDay(row.ended) : "-", ago(row.ended)) : tile("ETA", known.eta ? duration(known.eta) : "-", known.eta ? `at ${timeOfDay(Date.now() / 1000 + known.eta)}` : known.total ? "" : "total unknown"),
+    run.final ? tile("Ended", row.ended ? timeOfDay(row.ended) : "-", ago(row.ended)) : tile("ETA", eta ? duration(eta) : "-", eta ? `at ${timeOfDay(Date.now() / 1000 + eta)}` : isOver ? "beyond its total" : known.total ? "" : "total unknown"),
     tile("Cost", cost ? amount(hours[cost[0]]) : "-", cost ? [cost[1], hours.gpu_watt_hours ? `, ${number(hours.gpu_watt_hours, 3)} Wh` : ""] : "")];
 }
 
@@ -146,10 +149,10 @@ function actions(name) {
     }
     element.disabled = false;
   };
-  const cancel = button("Cancel", () => confirmed(`Cancel ${name}?`, null, () => act("cancel", {}, cancel)), { class: "danger" });
-  const repeat = button("Repeat", () => confirmed(`Submit ${name} once more?`, null, () => act("repeat", {}, repeat)));
+  const cancel = button("Cancel", () => confirmed(`Cancel ${name}?`, null, () => act("cancel", {}, cancel)), { class: "danger", title: "End this run" });
+  const repeat = button("Repeat", () => confirmed(`Submit ${name} once more?`, null, () => act("repeat", {}, repeat)), { title: "Submit the same job with the same code once more, as a new run" });
   const pull = button("Pull", () => confirmed("Copy its logs, results, outputs and newest checkpoint to a folder of the server's machine",
-    `~/orch/${name}`, (to) => act("pull", { to }, pull)));
+    `~/orch/${name}`, (to) => act("pull", { to }, pull)), { title: "Copy the logs, results, outputs and the newest checkpoint of this run to a folder" });
   return { element: make("div", { class: "tools" }, said, cancel, repeat, pull), cancel };
 }
 
@@ -164,7 +167,7 @@ function confirmed(question, value, go) {
 async function overviewTab(place, { name, path, run, onlink }) {
   const parts = ["timeline", "result", "pace", "ranks", "about"].map(() => make("div"));
   const [time, result, pace, ranks, about] = parts;
-  const curve = make("div", { class: "tall" });
+  const curve = make("div", { class: "tall" }, make("p", { class: "muted" }, "Loading the curve …"));
   let panel = null;
 
   async function drawPace() {
@@ -183,7 +186,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
   const paceAgain = paced(AGAIN, drawPace);
   fill(place, make("div", { class: "two" }, make("div", {}, pace, curve, ranks), make("div", {}, time, result, about)));
   draw();
-  const making = curvesPanel([name], run().headline?.name ?? "", { only: true }).then((made) => { panel = made; fill(curve, made.element); });
+  const making = curvesPanel([name], run().headline?.name ?? "", { only: true, attempts: () => run().attempts }).then((made) => { panel = made; fill(curve, made.element); });
   for (const each of await Promise.allSettled([making, drawPace()])) if (each.status === "rejected") onlink(each.reason.message);
   return {
     refresh: (changed) => {
@@ -195,7 +198,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
 }
 
 async function curvesTab(place, { name, query, run }) {
-  const panels = await curvesPanel([name], run().headline?.name ?? "", { query, place: addressOfRun(name, "curves") });
+  const panels = await curvesPanel([name], run().headline?.name ?? "", { query, place: addressOfRun(name, "curves"), attempts: () => run().attempts });
   fill(place, panels.element);
   return { refresh: (changed) => (changed.includes("metrics") ? panels.refresh() : null), close: panels.close };
 }
@@ -255,7 +258,7 @@ async function whyTab(place, { run }) {
     }
     const trace = verdict.error?.traceback ?? verdict.tail.join("\n");
     const where = [verdict.rank === null ? null : ["Rank", verdict.rank], verdict.host ? ["Host", verdict.host] : null, ["Attempt", verdict.attempt],
-      verdict.code === null ? null : ["Exit code", verdict.code], verdict.signal ? ["Signal", verdict.signal] : null, verdict.cause === "none" ? null : ["Cause", verdict.cause.replaceAll("_", " ")]].filter(Boolean);
+      verdict.code === null ? null : ["Exit code", verdict.code], verdict.signal ? ["Signal", verdict.signal] : null, verdict.cause === "none" ? null : ["Cause", CAUSES[verdict.cause] ?? verdict.cause.replaceAll("_", " ")]].filter(Boolean);
     const log = logs.length && verdict.rank !== null ? make("p", {}, make("a", { href: addressOfRun(row.run_id, "logs") }, `The log of rank ${verdict.rank}`)) : null;
     fill(place, section("Why", facts(where), verdict.hint ? make("p", { class: "sentence" }, verdict.hint) : null,
       trace ? make("pre", { class: "trace", tabindex: "0", role: "region", "aria-label": "Traceback" }, trace) : make("p", { class: "muted" }, "The rank has left no traceback and no output."), log), before);

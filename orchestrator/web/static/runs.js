@@ -51,9 +51,9 @@ export async function showRuns(main, _words, query, onlink) {
   const views = savedViews("runs", { usual: "all runs", about: "The filter, order, groups and columns of the table get a name.",
     present: () => queryOf(settings), open: (view) => { location.hash = `#/${view}`; } });
   const does = {
-    compare: button("Compare", () => { location.hash = addressOf("compare", [...chosen]); }),
-    curves: button("Curves", () => { location.hash = addressOf("curves", [...chosen]); }),
-    diff: button("Diff", () => { location.hash = addressOfDiff(...chosen); }),
+    compare: button("Compare", () => { location.hash = addressOf("compare", [...chosen]); }, { title: "Show the chosen runs side by side: where they differ, what they used, and their curves" }),
+    curves: button("Curves", () => { location.hash = addressOf("curves", [...chosen]); }, { title: "Draw the metrics of the chosen runs into the same panels" }),
+    diff: button("Diff", () => { location.hash = addressOfDiff(...chosen); }, { title: "Show what changed between two chosen runs: job, profile, code and versions" }),
   };
 
   // Returns the columns that the user chose, or else the default ones with the settings and metrics in which the runs differ.
@@ -139,7 +139,7 @@ export async function showRuns(main, _words, query, onlink) {
       const is = each.key === by.key;
       const turn = () => { settings.sort = is && isDown ? each.key : `-${each.key}`; change(); };
       return make("th", { scope: "col", role: "columnheader", "aria-sort": is ? (isDown ? "descending" : "ascending") : false },
-        button([each.title, make("span", { "aria-hidden": "true" }, is ? (isDown ? " ↓" : " ↑") : "")], turn, { "data-key": `sort:${each.key}`, title: each.kind === "run" ? "" : each.key }));
+        button([each.title, make("span", { "aria-hidden": "true" }, is ? (isDown ? " ↓" : " ↑") : "")], turn, { "data-key": `sort:${each.key}`, title: each.about ?? "" }));
     });
     return make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, make("th", { scope: "col", role: "columnheader" }, make("span", { class: "hidden" }, "Choose")), cells));
   }
@@ -221,7 +221,7 @@ export async function showRuns(main, _words, query, onlink) {
   }
 
   function chooseColumns() {
-    const all = [...columns.own, ...columns.facts].map(column);
+    const all = [...columns.own, ...columns.values, ...columns.facts].map(column);
     const boxes = new Map();
     const groups = Object.entries(KINDS).map(([kind, title]) => {
       const those = all.filter((each) => each.kind === kind);

@@ -73,20 +73,25 @@ export async function showSweep(main, [sweep], query, onlink) {
 }
 
 function pointsTable(rows, keys, metric, better) {
+  const source = "of the result, or else the newest value";
   const caption = metric ? `Points by ${metric}, the ${better === "lower" ? "lowest" : "highest"} first` : "Points";
   const heads = ["Place", "Run", "State", ...keys, metric || "Value"];
   const lines = rows.map((row) => make("tr", { class: row.rank === 1 ? "best" : "" }, ...[row.rank === 1 ? make("strong", {}, "1 (best)") : row.rank ?? "-",
     runLink(row.run_id), stateBadge(row.state), ...keys.map((key) => (row.settings[key] === undefined ? "-" : number(row.settings[key]))), number(row.value)].map((cell) => make("td", {}, cell))));
-  return wide(make("table", { class: "points" }, make("caption", {}, caption), make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, lines)), caption);
+  return wide(make("table", { class: "points" }, make("caption", {}, caption), make("thead", {}, make("tr", {}, heads.map((each, at) => make("th", { scope: "col", title: at === heads.length - 1 ? source : null }, each)))), make("tbody", {}, lines)), caption);
 }
 
 function importanceTable(importances, metric) {
   if (!importances.length) return emptyNote("The importance of a setting is known from three runs with different values on.");
-  const rows = importances.map((each) => {
-    const way = each.correlation === null ? "by its groups" : each.correlation > 0 ? `${metric} rises with it` : `${metric} falls with it`;
-    return make("tr", {}, make("td", {}, each.name), make("td", {}, make("meter", { min: 0, max: 1, value: each.importance, "aria-label": `importance of ${each.name}` })), make("td", {}, each.importance.toFixed(2)), make("td", {}, way));
-  });
-  const heads = ["Setting", "Importance", "", "Direction"];
-  return make("table", { class: "importance" }, make("caption", { class: "small" }, "Rank correlation (Spearman) between setting and metric; of words, the share of the ranks' variation"),
-    make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each || make("span", { class: "hidden" }, "Number"))))), make("tbody", {}, rows));
+  const rows = importances.map((each) => make("tr", {}, make("td", {}, each.name),
+    make("td", {}, make("meter", { min: 0, max: 1, value: each.importance, "aria-label": `importance of ${each.name}` })), make("td", {}, each.importance.toFixed(2)),
+    make("td", {}, each.correlation === null ? "share of variance" : "rank correlation"), make("td", {}, effectOf(each, metric))));
+  const heads = ["Setting", "Importance", "", "Measure", "Effect"];
+  return wide(make("table", { class: "importance" }, make("caption", { class: "small" }, "Of numbers, the absolute rank correlation (Spearman) of setting and metric; of words, the share of the variance of the metric's ranks that the setting explains"),
+    make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each || make("span", { class: "hidden" }, "Number"))))), make("tbody", {}, rows)), "Importance of the settings");
+}
+
+function effectOf({ name, effect, best, tied }, metric) {
+  const way = { rises: `${metric} rises with it`, falls: `${metric} falls with it`, inside: `best inside its range, at ${number(best)}` }[effect] ?? `best at ${number(best)}`;
+  return tied.length ? `${way}; ${name} and ${tied.join(", ")} always change together, so their effects can't be told apart` : way;
 }

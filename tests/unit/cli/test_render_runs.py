@@ -208,6 +208,7 @@ def test_differences_page() -> None:
         ({}, ""),
         ({"step": 3}, "step 3"),
         ({"step": None, "total": 10}, "step 0/10 (0 %)"),
+        ({"step": 1427, "total": 1250, "eta": 0.1}, "step 1427/1250"),
         (BEAT, "step 340/1250 (27 %), loss 0.12345, 5,210 samples/s, ETA 1 min 02 s"),
         ({"step": 1, "loss": None, "rate": None, "eta": None}, "step 1"),
         ({"step": "x", "loss": "nan", "rate": [], "eta": {}}, "step 0"),

@@ -43,7 +43,7 @@ def test_they_are_series_and_a_metric_that_rank_0_has_reported_counts_first(run:
     assert [(each.step, each.value) for each in looks.values("acc")] == [(9, 0.9)]
     assert series(run, "train/loss") == [(1, 2.0), (2, 1.0), (3, 0.5)]
     assert names_of_series(run) == {"train/loss", "acc"}
-    assert metrics_of(run) == {"step": 9.0, "attempt": 0.0, "train/loss": 0.5, "acc": 0.9}
+    assert metrics_of(run) == {"step": 9.0, "train/loss": 0.5, "acc": 0.9}
 
 
 def test_runs_are_ranked_by_them(run: RunDir, tmp_path: Path) -> None:
@@ -123,6 +123,30 @@ def test_the_newest_values_of_an_unchanged_file_are_read_once(run: RunDir, monke
     append_lines(run.path / "metrics.jsonl", ['{"kind": "train", "step": 10, "acc": 0.95}'])
     assert last_values(run, known) == {"acc": 0.95, "train/loss": 2.0}
     assert reads[2:] == [run.path / "metrics.jsonl"]
+
+
+def test_a_name_alone_is_the_most_frequent_kind_of_line_wherever_newest_values_are_read(run: RunDir) -> None:
+    lines = [{"kind": "train", "step": step, "loss": 0.5} for step in range(3)]
+    lines += [{"kind": "eval", "step": 2, "loss": 0.75, "accuracy": 0.9}]
+    append_lines(run.path / "metrics.jsonl", [json.dumps(line) for line in lines])
+    newest = {"loss": 0.5, "eval.loss": 0.75, "accuracy": 0.9}
+    assert last_values(run) == newest
+    assert metrics_of(run) == {"step": 2.0, **newest}
+    read(run, *({"kind": "train", "step": step, "loss": 0.5} for step in range(3)))
+    read(run, {"kind": "eval", "step": 2, "loss": 0.75})
+    assert newest_metrics(run, 0) == {"step": 2, "metrics": {"loss": 0.5, "eval.loss": 0.75}}
+    assert Series(run).names_of_kinds() == set()
+    looks = Series(run)
+    looks.look()
+    assert (looks.names_of_kinds(), looks.values("loss")[-1].value) == ({"eval.loss"}, 0.5)
+
+
+def test_the_beginning_of_a_long_file_tells_which_kind_is_the_most_frequent(run: RunDir) -> None:
+    trained = [{"kind": "train", "step": step, "loss": 0.5, "time": 1e9} for step in range(400)]
+    checked = [{"kind": "eval", "step": step, "loss": 0.75, "time": 1e9} for step in range(200)]
+    last = {"kind": "train", "step": 400, "loss": 0.25}
+    append_lines(run.path / "metrics.jsonl", [json.dumps(line) for line in (*trained, *checked, last)])
+    assert last_values(run) == {"loss": 0.25, "eval.loss": 0.75}
 
 
 def test_a_page_is_told_that_they_have_changed(run: RunDir) -> None:

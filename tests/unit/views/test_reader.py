@@ -174,3 +174,25 @@ def test_the_first_look_has_the_time_of_a_step_and_only_the_pace_says_who_waits(
     assert pace is not None
     assert pace.why.startswith("waits for its loader 70 %")
     assert reader.findings(run) == []
+
+
+def test_an_ended_run_has_the_last_value_that_it_has_written(tmp_path: Path) -> None:
+    run = make(tmp_path, "a-abcdef")
+    begin(run)
+    (run.path / "metrics.jsonl").write_text('{"kind": "train", "step": 9, "loss": 0.5}\n')
+    beat(run, 0, step=8, loss=0.75)
+    end(run, Verdict(Outcome.SUCCEEDED))
+    assert dict(Reader(tmp_path, note, has_facts=True).run(run).row.facts)["metric.loss"] == 0.5
+
+
+def test_an_agent_without_a_last_event_makes_no_rank_of_a_run_that_succeeded_a_problem(tmp_path: Path) -> None:
+    run, clock = make(tmp_path, "a-abcdef"), [200.0]
+    begin(run)
+    end(run, Verdict(Outcome.SUCCEEDED), at=160.0)
+    reader = Reader(tmp_path, note, lambda: clock[0])
+    assert [rank.state for rank in reader.run(run).ranks] == [RankStatus.DONE] * 2
+    assert reader.run(run, all_ranks=False).ranks == ()
+    hours = reader.hours(run)
+    clock[0] = 4000.0
+    assert reader.hours(run) == hours  # they end with the run
+    assert hours["rank_hours"] == pytest.approx(100 / 3600, abs=1e-6)
