@@ -113,7 +113,7 @@ def _who_is_missing(seen: Observation) -> str:
     if pending_start(evidence.events) is not None or any(isinstance(event, SAY_WHY) for event in evidence.events):
         return ""
     what = f"{started} of {nodes} agents" if started else "an agent"
-    return f"the submit ended before it had started {what}"
+    return f"orch submit ended before it had started {what}"
 
 
 def _was_passed_on(events: Iterable[Event]) -> bool:

@@ -258,7 +258,7 @@ def test_a_submit_that_is_killed_before_sbatch_ends_the_run(alice: User) -> None
     run = _submit_and_kill(alice, ":")
     state = run.end()
     assert (state["state"], state["verdict"]["cause"]) == ("failed", "infra")
-    assert "the submit ended before it had started an agent" in state["verdict"]["reason"]
+    assert "orch submit ended before it had started an agent" in state["verdict"]["reason"]
     assert run.squeue("%i") == ""
 
 

@@ -519,5 +519,5 @@ def test_a_submit_killed_between_two_agents_is_named_at_once_by_the_next_command
     assert orch("status").code == 0  # nobody looked after the run: this starts a supervisor
     assert orch("wait", "last").code == 100
     verdict = orch("why", "last", "--json").json
-    assert verdict["reason"] == "the submit ended before it had started 1 of 2 agents"
+    assert verdict["reason"] == "orch submit ended before it had started 1 of 2 agents"
     assert wait_gone(marked(orch.run().run_id), PATIENCE) == []  # what the dead submit had started ends by itself

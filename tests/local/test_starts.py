@@ -24,7 +24,7 @@ from tests.patience import PATIENCE
 from .conftest import REPO, Orch
 
 CRASH = REPO / "tests/soak/crash.py"
-NO_RUN, ENDED, STARTED = "no run", "the submit ended before it had started", ""
+NO_RUN, ENDED, STARTED = "no run", "orch submit ended before it had started", ""
 
 
 @dataclass(frozen=True)

@@ -367,8 +367,8 @@ def test_an_agent_that_died_before_its_first_word_is_lost_and_not_waited_for() -
 
 
 def test_a_submit_that_died_before_it_started_an_agent() -> None:
-    found = state([event("found_lost", reason="the submit ended before it had started an agent")], {})
-    assert found.verdict == Verdict("failed", "infra", "the submit ended before it had started an agent")
+    found = state([event("found_lost", reason="orch submit ended before it had started an agent")], {})
+    assert found.verdict == Verdict("failed", "infra", "orch submit ended before it had started an agent")
 
 
 def test_a_node_that_gave_up_tells_why() -> None:

@@ -59,7 +59,7 @@ def seen(*events: Any, alive: Any = ALIVE, done: bool = True, scheduler: Any = N
     return replace(Observation(evidence, handle=HandleStatus.SUBMITTED), **values)
 
 
-NOT_STARTED = "the submit ended before it had started an agent"
+NOT_STARTED = "orch submit ended before it had started an agent"
 
 TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     # How it goes its way.
@@ -71,10 +71,10 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     # Agents that will never report.
     ("its submit died", seen(alive={}, handle=None), (RecordLost(NOT_STARTED),)),
     ("its submit died between two agents", seen(AGENTS[0], alive={0: True}, handle=HandleStatus.INTENT),
-     (RecordLost("the submit ended before it had started 1 of 2 agents"),)),
+     (RecordLost("orch submit ended before it had started 1 of 2 agents"),)),
     ("its submit died before all agents, of which none can be told elsewhere",
      seen(AGENTS[0], alive={0: True, 1: None}, handle=HandleStatus.INTENT),
-     (RecordLost("the submit ended before it had started 1 of 2 agents"),)),
+     (RecordLost("orch submit ended before it had started 1 of 2 agents"),)),
     ("and what there was of it was ended, which is no loss to start again for",
      seen(AGENTS[0], event("found_lost", reason=NOT_STARTED), alive={0: False, 1: None},
           handle=HandleStatus.INTENT, relaunches=True),

@@ -182,7 +182,7 @@ def test_an_interrupted_start_is_given_up_once_what_it_had_begun_would_have_show
     monkeypatch.setattr(observe.time, "time", lambda: now + observe.SHOWS_ITSELF_SECONDS + 5)
     verdict = reconcile(tmp_path, run)
     assert verdict is not None
-    assert "the submit ended before it had started" in verdict.reason
+    assert "orch submit ended before it had started" in verdict.reason
 
 
 def test_a_start_by_another_machine_whose_lock_is_not_seen_here_is_waited_for(
@@ -195,14 +195,14 @@ def test_a_start_by_another_machine_whose_lock_is_not_seen_here_is_waited_for(
     monkeypatch.setattr(time, "time", lambda: later)
     verdict = reconcile(tmp_path, run)
     assert verdict is not None
-    assert verdict.reason == "the submit ended before it had started an agent"
+    assert verdict.reason == "orch submit ended before it had started an agent"
 
 
 def test_what_is_recorded_in_a_pass_counts_in_the_same_pass(tmp_path: Path) -> None:
     run = create_run(tmp_path, "r-234567", {"kind": "local", "nnodes": 2, "created": 1.0})
     verdict = reconcile(tmp_path, run)
     assert verdict is not None
-    assert verdict.reason == "the submit ended before it had started an agent"
+    assert verdict.reason == "orch submit ended before it had started an agent"
     assert [event.kind for event in run.events()] == ["found_lost", "swept"]
 
 

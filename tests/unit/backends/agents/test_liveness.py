@@ -227,7 +227,7 @@ def test_a_first_start_that_was_torn_away_before_its_agents_were_started_gets_it
     monkeypatch.setattr(observe, "SHOWS_ITSELF_SECONDS", 0.0)
     verdict = reconcile(tmp_path, run)
     assert verdict is not None
-    assert verdict.reason == "the submit ended before it had started an agent"
+    assert verdict.reason == "orch submit ended before it had started an agent"
 
 
 def test_looks_are_held_longer_the_more_nodes_there_are(run: RunDir) -> None:
