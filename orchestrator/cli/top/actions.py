@@ -18,7 +18,7 @@ def browse(root: Path, run: RunDir) -> Act:
 
         server, code = opening.detached_server(root)
         return "; ".join([*opening.open_page(root, server, code, f"/run/{quote(run.run_id, safe='')}"),
-                          "the server stays until: orch ui --stop"])  # fmt: skip
+                          "the server keeps running; to stop it: orch ui --stop"])  # fmt: skip
 
     return Act(act)
 
