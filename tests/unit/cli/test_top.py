@@ -289,7 +289,7 @@ def test_the_page_of_a_run_is_opened_by_a_key(tmp_path: Path, monkeypatch: pytes
 
     async def steps(seen: Seen) -> None:
         await seen.keys("o")
-        await seen.until("see there; the server stays until: orch ui --stop")
+        await seen.until("see there; the server keeps running; to stop it: orch ui --stop")
         await seen.keys("escape")
         await seen.until("orch top  1 run;")
         await seen.keys("o")
