@@ -48,7 +48,7 @@ _WITH_BUDGET: Final = (Cause.USER_ERROR, Cause.INFRA, Cause.PREEMPTED, Cause.TIM
 
 
 class Party(StrEnum):
-    """Who or what is to blame for the way in which a run ended."""
+    """The person or part that caused the end of a run."""
 
     NOBODY = ""
     RANK = "rank"  # the program of one rank

@@ -53,8 +53,8 @@ class Request:
     args: tuple[str, ...] = ()  # arguments of the program, which follow the job's own arguments
     debug_rank: int | None = None  # the rank that waits for a debugger
     notify_on: tuple[str, ...] = ()  # events that cause a notification, in place of the events in the job
-    # the program in a typed command line that starts Python, such as torchrun; "" if the line has none; None if no
-    # line was typed
+    # The program that starts Python in the command line that the user typed, such as torchrun. It is "" if the line
+    # has no such program, and None if the user typed no command line.
     program: str | None = None
     keeps_ranks: bool = False  # keep the profile's number of ranks, even if the program starts its own ranks
 
