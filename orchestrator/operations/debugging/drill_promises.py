@@ -132,8 +132,9 @@ def length_of(seconds: float, link: float, *, is_everything: bool) -> Freeze | N
 
 @dataclass(frozen=True)
 class Account:
-    """The observed behaviour of a run after a fault. The drill compares it with the promise. Times are seconds since the
-    fault.
+    """The observed behaviour of a run after a fault. A drill compares it with the promise.
+
+    Times are seconds since the fault.
     """
 
     outcome: Outcome | None  # None if the run had not ended when the drill stopped waiting
