@@ -26,7 +26,7 @@ export async function showCompare(main, _words, query) {
     fill(main, make("h1", {}, "Compare"), emptyNote("No run is chosen. Choose runs in ", make("a", { href: "#/" }, "the table"), "."));
     return () => {};
   }
-  const used = new Map(await Promise.all(runs.map(async (id) => [id, await ask(`${pathOf(id)}/totals`).catch(() => null)])));  // a run may be removed meanwhile
+  const used = new Map(await Promise.all(runs.map(async (id) => [id, await ask(`${pathOf(id)}/totals`).catch(noneIfRemoved)])));
   const ofUse = Object.entries(USED).map(([key, text]) => ({ key, kind: "use", text: (row) => (used.get(row.run_id) ? text(used.get(row.run_id)) : "-") }));
 
   function draw() {
@@ -46,4 +46,10 @@ export async function showCompare(main, _words, query) {
     rows.length === 2 ? section("Code", make("p", {}, make("a", { href: addressOfDiff(...runs) }, "What changed in the job, the code and the versions"))) : null);
   draw();
   return () => panel.close();
+}
+
+// A run may be removed while the page is open.
+function noneIfRemoved(error) {
+  if (error.status !== 404) throw error;
+  return null;
 }
