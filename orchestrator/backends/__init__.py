@@ -40,7 +40,7 @@ def _path_of(kind: str) -> str:
     return found.backend if name == kind else found.login_backend
 
 
-def backend(kind: str) -> Backend:
+def backend_for(kind: str) -> Backend:
     """Return this process's backend for runs of this kind. Raises UsageError if the kind has no backend."""
     with _making:  # the supervisor's threads call this in parallel, and a second backend would open its own connections
         if kind not in _made:
@@ -57,4 +57,4 @@ def backend(kind: str) -> Backend:
 
 def backend_of(profile: AnyProfile) -> Backend:
     """Return the backend for a profile. Raises UsageError if the profile's kind has no backend."""
-    return backend(kind_of(vars(profile)))
+    return backend_for(kind_of(vars(profile)))

@@ -47,12 +47,12 @@ def naming_awaited_machines(kind: str) -> Iterator[Elsewhere]:
 
 def _watch(kind: str, elsewhere: Elsewhere, over: threading.Event) -> None:
     """Print each machine once if it has not answered at two consecutive checks."""
-    from orchestrator.backends import backend
+    from orchestrator.backends import backend_for
     from orchestrator.protocol.hostlist import in_words
 
     before, named = frozenset[str](), set[str]()
     while not over.wait(PATIENCE):
-        pool = backend(kind).pool
+        pool = backend_for(kind).pool
         awaited = elsewhere.awaited.union(pool.opening if pool is not None else ())
         if slow := (awaited & before) - named:
             named |= slow

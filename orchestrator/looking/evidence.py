@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.backends.base import Sight
 from orchestrator.errors import StoreError
 from orchestrator.outcome.judge import what_follows
@@ -42,8 +42,8 @@ class Evidence(Value):
 
 def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Evidence:
     """Gather the facts from which the run's present state follows."""
-    machine, cache = backend(record.kind), known or FileCache()
-    sight = machine.look(run)  # taken before the events are read: an agent that is gone now has written all its events
+    backend, cache = backend_for(record.kind), known or FileCache()
+    sight = backend.look(run)  # taken before the events are read: an agent that is gone now has written all its events
     events = run.events(cache)
     return Evidence(
         with_hosts_now(record, sight),
@@ -51,7 +51,7 @@ def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Ev
         sight.alive,
         _rank0_is_done(run, events, cache),
         sight.scheduler,
-        machine.relaunches,
+        backend.relaunches,
         sight.unreachable,
         sight.other_machine,
         sight.job,

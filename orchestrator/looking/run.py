@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.errors import (
     EXIT_CANCELLED,
     EXIT_NOT_FINISHED,
@@ -49,7 +49,7 @@ def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractConte
         check_own(run.path.parent.parent, run)
     except StoreError:  # another user's run: local copies can be read, but no machine is contacted in that user's name
         return contextlib.nullcontext()
-    return backend(run.record().kind).bringing_logs(run, selection)
+    return backend_for(run.record().kind).bringing_logs(run, selection)
 
 
 def come_anyway(run: RunDir, selection: Selection) -> bool:

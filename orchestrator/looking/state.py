@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import Final
 
-from orchestrator.backends import backend, is_known
+from orchestrator.backends import backend_for, is_known
 from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError, StoreError
 from orchestrator.looking.evidence import Evidence, gather, state_from, with_hosts_now
@@ -34,16 +34,16 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
             run.run_id, record.name, record.profile_name, 0.0, RunStatus.FAILED, verdict=of_lost_record(DELETED)
         )
     check_kind(run, record)
-    machine = backend(record.kind)
+    backend = backend_for(record.kind)
     if ending is not None:
-        sight = machine.look(run, recorded=True)
+        sight = backend.look(run, recorded=True)
         return replace(_ended(with_hosts_now(record, sight), run, ending, known), job=sight.job)
     evidence = gather(run, record, known)
-    state = replace(_recovering(state_from(evidence), evidence, run, machine), job=evidence.job)
+    state = replace(_recovering(state_from(evidence), evidence, run, backend), job=evidence.job)
     run.check_is_there()  # checked last, because a run that was removed meanwhile looks like a run without events
     if full := why_full(run.root):
         state = replace(state, detail="; ".join(filter(None, [full, state.detail])))
-    if machine.is_remote and state.verdict is not None:
+    if backend.is_remote and state.verdict is not None:
         detail = full or "bringing back its logs, outputs and checkpoints"
         return replace(state, state=RunStatus.FINISHING, verdict=None, detail=detail)
     if state.verdict is not None:  # the run has ended, and its verdict is not recorded yet
@@ -53,11 +53,11 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
     return state
 
 
-def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backend) -> RunState:
+def _recovering(state: RunState, evidence: Evidence, run: RunDir, backend: Backend) -> RunState:
     """Return the state. If nodes were lost and the supervisor can relaunch agents, the state includes the recovery."""
     if not any(isinstance(event, SIGNS_OF_LOSS) for event in evidence.events):
         return state
-    if (reserves := machine.reserves(run)) is None:
+    if (reserves := backend.reserves(run)) is None:
         return state
     from orchestrator.runs.files.checkpoints import saved_by
     from orchestrator.runs.restarts.recovery import Newest, recovery_of

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.errors import BackendError, OrchError, UsageError
 from orchestrator.looking.state import state_of
 from orchestrator.node.launcher.rank.argv import foreign_argv
@@ -195,8 +195,8 @@ def task_by_hand(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
     After a run has ended, its folders on other machines are removed. The shell lines then send the recorded code to a
     new folder.
     """
-    machine = backend(run.record().kind)
-    if not machine.is_remote or not state_of(run).is_final:
+    backend = backend_for(run.record().kind)
+    if not backend.is_remote or not state_of(run).is_final:
         return task, []
     folder = f"~/{run.run_id}"
     moved = dataclasses.replace(
@@ -208,7 +208,7 @@ def task_by_hand(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
     own = f"{run.run_id}/{attempt_folder(f'nodes/{task.node_rank}', task.attempt)}"
     source, unpack = shlex.quote(str(run.path)), f"mkdir -p {own} && tar -C {run.run_id} -xf -"
     try:
-        there = shlex.join(machine.reach(run, task.node_rank, ["sh", "-c", unpack], terminal=False))
+        there = shlex.join(backend.reach(run, task.node_rank, ["sh", "-c", unpack], terminal=False))
     except BackendError:  # the scheduler's job has ended, so the scheduler's commands do not reach the node any more
         there = f"ssh {shlex.quote(task.host)} {shlex.quote(unpack)}"
     return moved, [

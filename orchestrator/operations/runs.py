@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.backends.base import NodeProof
 from orchestrator.errors import BackendError, StoreError, UsageError
 from orchestrator.looking.run import POLL_SECONDS, wait
@@ -71,24 +71,24 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
     state, record = state_of(run), run.record()
     if record.is_lost and run.ending() is None:
         check_own(root, run)
-        return Cancelled(state, tuple(backend("local").clean_up(run)), record_is_lost=True)
+        return Cancelled(state, tuple(backend_for("local").clean_up(run)), record_is_lost=True)
     if state.is_final:
         return Cancelled(state, had_ended=True)
     check_own(root, run)
     problem = _record_cancel(run, now=now)
-    machine = backend(record.kind)
+    backend = backend_for(record.kind)
     if problem is not None and dependencies.is_queued(run):
         raise problem  # nothing has been started that could be ended
     if problem is not None or not queue.drop(run, dependencies.CANCELLED):
-        machine.cancel(run)
-        scheduler = machine.look(run).scheduler
+        backend.cancel(run)
+        scheduler = backend.look(run).scheduler
         # a job that was cancelled before its start has ended already, and has no checkpoint to save
         if scheduler is None or scheduler.phase != "ended":
             wait(run, timeout=(0.0 if now else record.grace) + CANCEL_MARGIN)
-    if host := machine.look(run).other_machine:
+    if host := backend.look(run).other_machine:
         _wait_for_verdict_of(host, run)
         return Cancelled(state_of(run))
-    proofs = machine.clean_up(run)
+    proofs = backend.clean_up(run)
     if problem is not None and (problem := _record_cancel(run, now=now)) is not None:
         left = [f"{name} on {proof.host}" for proof in proofs for name in proof.survivors]
         said = f"still there: {', '.join(left)}" if left else "no process of it is left"
@@ -117,7 +117,7 @@ def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancell
     left = [run for run in live if not queue.drop(run, dependencies.CANCELLED)]
     kinds = {run.run_id: run.record().kind for run in left}
     for kind in set(kinds.values()):
-        backend(kind).cancel_waiting([run for run in left if kinds[run.run_id] == kind])
+        backend_for(kind).cancel_waiting([run for run in left if kinds[run.run_id] == kind])
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(lambda run: cancel(root, run, now=now), live))
 
@@ -158,7 +158,7 @@ def remove(root: Path, run: RunDir) -> None:
         state = state_of(run)
     except StoreError:
         with contextlib.suppress(StoreError):
-            backend("local").clean_up(run)  # the machines of the run are unknown, so only this machine is cleaned
+            backend_for("local").clean_up(run)  # the machines of the run are unknown, so only this machine is cleaned
         remove_run(root, run)
         return
     if not state.is_final:

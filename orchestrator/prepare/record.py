@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends import backend, kind_of
+from orchestrator.backends import backend_for, kind_of
 from orchestrator.node.system.processes import identify
 from orchestrator.prepare.prepare import Prepared, files_to_send, is_here
 from orchestrator.protocol.cancelling import keep_room_for_cancel
@@ -56,7 +56,7 @@ def record_run(
     `hold_start` is called with the run before other processes can see it, and takes the run's start lock.
     """
     place = {"sweep": point.to_json()} if point is not None else {}
-    folder = None if backend(kind_of(launch.profile)).is_remote else launch.tasks[0].run_dir
+    folder = None if backend_for(kind_of(launch.profile)).is_remote else launch.tasks[0].run_dir
     record = {**_record(prepared, launch), **place}
     run = create_run(root, launch.run_id, record, folder, indexed=indexed, hold_start=hold_start)
     try:

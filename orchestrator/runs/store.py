@@ -419,20 +419,18 @@ def newest_groups(root: Path, count: int | None = None) -> list[list[RunDir]]:
     Runs of two sweeps may alternate in the index, and the runs of a sweep are not recorded in the order of their
     numbers.
     """
-    found = (sweep_of(run.run_id) or run.run_id for run in _newest_first(root))
-    names = list(islice(_unique(found), count))
-    points: dict[str, list[str]] = {}
-    for name in names_in(root / "runs"):
-        points.setdefault(sweep_of(name) or name, []).append(name)
-    return [[RunDir(root / "runs" / each) for each in sorted(points.get(name, ()), key=index_of)] for name in names]
-
-
-def _unique(names: Iterable[str]) -> Iterator[str]:
-    seen = set[str]()
-    for name in names:
-        if name not in seen:
-            seen.add(name)
-            yield name
+    groups: dict[str, list[str]] = {}  # by run, or by sweep, whose runs are added below
+    sweeps = set[str]()
+    for run in _newest_first(root):
+        if (sweep := sweep_of(run.run_id)) is not None:
+            sweeps.add(sweep)
+        groups.setdefault(sweep or run.run_id, [] if sweep else [run.run_id])
+        if len(groups) == count:
+            break
+    for name in names_in(root / "runs") if sweeps else ():
+        if (sweep := sweep_of(name)) in sweeps:
+            groups[sweep].append(name)
+    return [[RunDir(root / "runs" / each) for each in sorted(group, key=index_of)] for group in groups.values()]
 
 
 def _newest_first(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[RunDir]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.errors import BackendError, OrchError, StoreError, UsageError
 from orchestrator.node.system.processes import identify
 from orchestrator.protocol.events import SubmitFailed
@@ -108,16 +108,16 @@ def start_requested_run(kind: str) -> None:
     The code for the start is imported while the submit command still makes the plan. If the plan is refused, the
     command ends without a request.
     """
-    machine = backend(kind)
-    if machine.pool is not None:
-        machine.pool.prepare()
+    backend = backend_for(kind)
+    if backend.pool is not None:
+        backend.pool.prepare()
     with socket.socket(fileno=os.dup(STDIN)) as submit:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, STDIN)
         os.close(nothing)
         request, *locks = _received(submit)
         if request is not None:
-            run, opening = RunDir(Path(request["run"])), machine.pool.opening if machine.pool is not None else ()
+            run, opening = RunDir(Path(request["run"])), backend.pool.opening if backend.pool is not None else ()
             with _reported(submit, opening):
                 answer = _start(run, request)
             is_told = _tell(submit, answer)

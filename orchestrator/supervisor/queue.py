@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.node.system.private import users_umask
 from orchestrator.protocol.events import Dropped, NotRestored, SubmitFailed
@@ -46,7 +46,7 @@ def drop(run: RunDir, reason: str) -> bool:
         if not is_queued(run):
             return False
         if has_begun(run):  # the process that began the start was killed
-            backend(run.record().kind).clean_up(run)
+            backend_for(run.record().kind).clean_up(run)
         run.append_event(Dropped(reason))
         (run.path / QUEUED).unlink()
     return True
@@ -99,9 +99,9 @@ def may_start(run: RunDir) -> bool:
     While a host is unreachable, it is not the run's turn. But a run whose start was interrupted may always start again,
     because that start must be completed or must release its places.
     """
-    machine = backend(run.record().kind)
+    backend = backend_for(run.record().kind)
     with being_started(run):  # a process that drops the run waits for this lock, and then removes these tickets
-        turn = machine.turn(run)
+        turn = backend.turn(run)
         if not is_queued(run) or turn is None or has_begun(run):
             return is_queued(run)
         try:
@@ -138,7 +138,7 @@ def _can_start_here(run: RunDir, held: Mapping[str, object]) -> bool:
     """Return True if this process has the environment that the start needs. Return False if the start may need secrets
     to install packages, because this process never has the secrets of the submission.
     """
-    if backend(run.record().kind).pool is None:
+    if backend_for(run.record().kind).pool is None:
         return False
     if held.get("secrets") and _has_packages(run):
         return False  # a package index may need one of the secrets
@@ -175,8 +175,8 @@ def _start_by_program(root: Path, run: RunDir, held: Mapping[str, object]) -> No
 
 
 def _keep_place(run: RunDir, is_over: threading.Event) -> None:
-    machine = backend(run.record().kind)
-    while (turn := machine.turn(run)) is not None and not is_over.wait(RENEW_SECONDS):
+    backend = backend_for(run.record().kind)
+    while (turn := backend.turn(run)) is not None and not is_over.wait(RENEW_SECONDS):
         with contextlib.suppress(BackendError):
             turn.renew()
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.backends.base import Backend
 from orchestrator.looking.state import explained
 from orchestrator.protocol.events import CleanedUp, Dropped, FoundLost, StartingAgain
@@ -53,7 +53,7 @@ class Reconciler:
         record = self.record()
         if record.is_lost:
             return None
-        machine, done = backend(record.kind), tuple[Action, ...]()
+        backend, done = backend_for(record.kind), tuple[Action, ...]()
         for _ in range(ROUNDS):
             if (seen := observe(self.run, record, self._known)) != self._seen:
                 self._seen, self._actions = seen, decide(seen)
@@ -61,41 +61,41 @@ class Reconciler:
                 return None
             done = self._actions
             for action in done:
-                if (verdict := act(self.root, self.run, machine, action)) is not None:
+                if (verdict := act(self.root, self.run, backend, action)) is not None:
                     return verdict
             if not any(isinstance(action, RecordLost | Drop | CleanUp) for action in done):
                 return None
         return None
 
 
-def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | None:
+def act(root: Path, run: RunDir, backend: Backend, action: Action) -> Verdict | None:
     """Carry out an action. Return the run's verdict (the judged result) if the action ends the run, else None."""
     match action:
         case RecordLost(reason):
             run.append_event(FoundLost(reason))
-            machine.clean_up(run)
+            backend.clean_up(run)
         case Drop(reason):
             run.append_event(Dropped(reason))
         case CleanUp():
-            machine.clean_up(run)
+            backend.clean_up(run)
         case PassOnCancel():
-            machine.cancel(run)
+            backend.cancel(run)
         case StartAgents(start, is_new):
             if is_new:  # the start is recorded before it begins
-                machine.clean_up(run)
+                backend.clean_up(run)
                 run.append_event(StartingAgain(**asdict(start)))
-            machine.relaunch(run, start)
+            backend.relaunch(run, start)
         case Finish(verdict, ended):
             told = explained(run, verdict)
-            _finish(root, run, machine, Ending(told, ended or time.time()))
+            _finish(root, run, backend, Ending(told, ended or time.time()))
             return told
     return None
 
 
-def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:
+def _finish(root: Path, run: RunDir, backend: Backend, ending: Ending) -> None:
     """Remove everything that the run has left on its machines, write its verdict, and mark the run as ended."""
-    proofs = machine.clean_up(run)
-    machine.collect(run)
+    proofs = backend.clean_up(run)
+    backend.collect(run)
     tidy(run)
     run.append_event(
         CleanedUp(

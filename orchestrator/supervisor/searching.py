@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.backends import backend, kind_of
+from orchestrator.backends import backend_for, kind_of
 from orchestrator.errors import OrchError, StoreError
 from orchestrator.protocol import quantities
 from orchestrator.protocol.events import Cancel
@@ -86,7 +86,7 @@ def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
     secrets = tuple(f"{name}={value}" for name, value in queued.get("secrets", {}).items())  # in the form of --env
     asked = Request("", "", sets=point.sets, env=secrets, args=point.args, waits=record.waits, again=run.run_id)
     launch = plan_for(root, prepare(root, asked), run.run_id)
-    launch = backend(kind_of(launch.profile)).completed(launch)
+    launch = backend_for(kind_of(launch.profile)).completed(launch)
     kept = run.read("run.json") or {}
     place = {**record.point.to_json(), "values": dict(point.values)}
     run.write("plan.json", launch.to_json())

@@ -20,14 +20,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.backends import backend, kind_of
+from orchestrator.backends import backend_for, kind_of
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.events import Queued, Submitted
 from orchestrator.runs.dependencies import QUEUED, is_queued
 from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.credentials import credentials_for, entrusted
+from orchestrator.transport.credentials import credentials_for, with_credentials
 
 if TYPE_CHECKING:  # a submission of files that were read before must not wait for pydantic
     from orchestrator.backends.base import Backend
@@ -43,11 +43,12 @@ def start(
     then ends the run, or tries again. `credentials` are those of an interrupted start, or None for new credentials.
     `folder` is the folder in which the run was submitted, or None for this process's folder.
     """
-    machine = backend(kind_of(plan.profile))
-    if not (has_begun(run) and _is_complete(machine, run)):
-        tasks = entrusted(plan.tasks, credentials_for(plan.nnodes) if credentials is None else credentials, secrets)
-        try:
-            machine.submit(plan, tasks, run)  # writes handle.json before and after it starts the agents
+    backend = backend_for(kind_of(plan.profile))
+    is_started = has_begun(run) and _settle_interrupted_start(backend, run)
+    if not is_started:
+        pair = credentials_for(plan.nnodes) if credentials is None else credentials
+        try:  # the backend writes handle.json before and after it starts the agents
+            backend.submit(plan, with_credentials(plan.tasks, pair, secrets), run)
         except PlacesTakenError:  # the run has a place in the queue of its machines
             enqueue(run, secrets, folder)
             return
@@ -62,8 +63,8 @@ def start_array(
 
     `folder` is the sweep's own folder, which has the files that the runs share.
     """
-    tasks = [entrusted(plan.tasks, credentials_for(plan.nnodes), secrets) for plan in plans]
-    backend(kind_of(plans[0].profile)).submit_all(plans, tasks, runs, folder, parallel)
+    tasks = [with_credentials(plan.tasks, credentials_for(plan.nnodes), secrets) for plan in plans]
+    backend_for(kind_of(plans[0].profile)).submit_all(plans, tasks, runs, folder, parallel)
     for run in runs:
         run.append_event(Submitted())
 
@@ -91,20 +92,24 @@ def values_for_later(secrets: Mapping[str, str], folder: str | None = None) -> d
     return {**surroundings(secrets, folder), "secrets": dict(secrets)}
 
 
-def _is_complete(machine: Backend, run: RunDir) -> bool:
-    """Return True if an interrupted start has started all agents. Otherwise make it possible to start them again."""
+def _settle_interrupted_start(backend: Backend, run: RunDir) -> bool:
+    """Return True if an interrupted start has started all agents. Otherwise remove what it has left of them, so that
+    they can be started again.
+
+    Wait up to SHOWS_ITSELF_SECONDS for agents that are about to exist.
+    """
     if run.handle_status() is HandleStatus.SUBMITTED:
         return True
-    if machine.relaunches:
+    if backend.relaunches:
         return False  # a new start keeps the agents that it finds on the machines
     begun, nodes = (run.path / "handle.json").stat().st_mtime, max(1, run.record().nnodes)
-    while len((sight := machine.look(run)).alive) < nodes and time.time() < begun + SHOWS_ITSELF_SECONDS:
+    while len((sight := backend.look(run)).alive) < nodes and time.time() < begun + SHOWS_ITSELF_SECONDS:
         time.sleep(0.2)  # no event reports a process that is about to exist
     if sight.scheduler is not None and sight.scheduler.phase == "unknown":
         raise BackendError(f"run {run.run_id}: {sight.scheduler.detail}", transient=True)
     if len(sight.alive) >= nodes:
         return True
-    machine.clean_up(run)
+    backend.clean_up(run)
     shutil.rmtree(run.path / "nodes")
     os.mkdir(run.path / "nodes")
     return False

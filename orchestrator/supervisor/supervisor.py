@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.errors import OrchError, StoreError
 from orchestrator.looking.state import check_kind
 from orchestrator.node.system.processes import identify
@@ -126,7 +126,7 @@ def _look_after(root: Path, run: RunDir) -> None:
     begun = time.monotonic()
     while is_live(root, run) and not dependencies.is_queued(run) and reconciler.run_once() is None:
         time.sleep(min(LONGEST_REST, time.monotonic() - begun))  # so passes over many nodes use at most half a core
-        backend(reconciler.record().kind).wait(run, WAIT_SECONDS)
+        backend_for(reconciler.record().kind).wait(run, WAIT_SECONDS)
         begun = time.monotonic()
     point = reconciler.record().point
     if point is not None and point.is_trial and not is_live(root, run):

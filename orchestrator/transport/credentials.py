@@ -49,7 +49,7 @@ def credentials_for(nnodes: int) -> str:
     return new_credentials() if nnodes > 1 else ""
 
 
-def entrusted(tasks: tuple[NodeTask, ...], credentials: str, secrets: Mapping[str, str]) -> tuple[NodeTask, ...]:
+def with_credentials(tasks: tuple[NodeTask, ...], credentials: str, secrets: Mapping[str, str]) -> tuple[NodeTask, ...]:
     """Return the tasks, completed with the start's credentials and the values of the secrets. Only the nodes may
     receive these tasks.
     """

@@ -102,7 +102,7 @@ def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
 
 
 def _check_machine(
-    session: Machine, host: Host, settings: AgentsSettings, asked: Sequence[int | None], *, is_alone: bool
+    machine: Machine, host: Host, settings: AgentsSettings, asked: Sequence[int | None], *, is_alone: bool
 ) -> Node:
     """Make the checks that need only the machine's answer to the request `hello`. The returned node's `hello` is empty
     if the machine refused the request.
@@ -112,11 +112,11 @@ def _check_machine(
     before = time.time()
     node = Node(os.uname().nodename if host.is_here else host.name)
     node.add("ssh", OK, "connected")
-    if session.way:
-        note = f"programs are started by {session.way.partition(';')[0]} (start_by)"
-        node.checks["ssh"] = CheckResult(OK, f"connected by {session.way}", note)
+    if machine.way:
+        note = f"programs are started by {machine.way.partition(';')[0]} (start_by)"
+        node.checks["ssh"] = CheckResult(OK, f"connected by {machine.way}", note)
     try:
-        hello, _ = session.call(
+        hello, _ = machine.call(
             "hello", workdir=settings.workdir, shared_parent=settings.shared_parent, interface=settings.interface
         )
     except BackendError as error:
@@ -148,18 +148,18 @@ def _check_machine(
     return node
 
 
-def _check_runtime(node: Node, session: Machine, runtime: str) -> None:
+def _check_runtime(node: Node, machine: Machine, runtime: str) -> None:
     try:
-        found, _ = session.call("container", runtime=runtime)
+        found, _ = machine.call("container", runtime=runtime)
         how = ", rootless: for runs of one node only" if found["rootless"] and runtime == "docker" else ""
         node.add("runtime", WARN if how else OK, f"{runtime} {found['version']}{how}", "set runtime: podman")
     except BackendError as error:
         node.add("runtime", FAIL, error.message, "set `runtime` in the profile to a runtime that the machine has")
 
 
-def _check_training(node: Node, session: Machine, python: str) -> None:
+def _check_training(node: Node, machine: Machine, python: str) -> None:
     try:
-        node.training, _ = session.call("interpreter", python=python)
+        node.training, _ = machine.call("interpreter", python=python)
         torch = node.training.get("torch")
         value = f"{python}: python {node.training['python']}, torch {torch or 'missing'}"
         hint = f"install torch for {python}, or set `python` in the profile to the interpreter that has torch"
@@ -168,9 +168,9 @@ def _check_training(node: Node, session: Machine, python: str) -> None:
         node.add("training", FAIL, error.message, "set `python` in the profile to the interpreter that has torch")
 
 
-def _read_environments(node: Node, session: Machine, workdir: str) -> None:
+def _read_environments(node: Node, machine: Machine, workdir: str) -> None:
     try:
-        answer, _ = session.call("hash_environments", timeout=HASH_SECONDS, workdir=workdir)
+        answer, _ = machine.call("hash_environments", timeout=HASH_SECONDS, workdir=workdir)
         node.environments = answer["environments"]
     except BackendError as error:
         node.add(ENVIRONMENTS, FAIL, error.message, f"look at {workdir}/cache/env there")

@@ -63,22 +63,22 @@ def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, d
 
 
 def _end(
-    session: Machine, workdir: str, run_id: str, left: dict[str, Any], ruling: Ruling, *, dry_run: bool
+    machine: Machine, workdir: str, run_id: str, left: dict[str, Any], ruling: Ruling, *, dry_run: bool
 ) -> Finding:
     """Remove the processes and files that one run left on one machine, if `ruling.ends` is True. Return a description
     of the result.
     """
-    host, folder, processes = session.name, f"{workdir}/runs/{run_id}", ", ".join(left["processes"])
+    host, folder, processes = machine.name, f"{workdir}/runs/{run_id}", ", ".join(left["processes"])
     what = f"{host}: {folder if left['folder'] else ''}{f' processes {processes}' if processes else ''}"
     if not ruling.ends or dry_run:
         return Finding("run", what, "would be ended" if ruling.ends else "kept", ruling.why)
-    survivors = session.call("clean_up", run_dir=folder, run_id=run_id, node=None)[0]["survivors"]
+    survivors = machine.call("clean_up", run_dir=folder, run_id=run_id, node=None)[0]["survivors"]
     if survivors:
         return Finding("run", f"{host}: {', '.join(survivors)}", "kept", f"{ruling.why}; they could not be ended")
-    if ruling.run is not None and left["folder"] and (kept := left_on(session, ruling.run)):
+    if ruling.run is not None and left["folder"] and (kept := left_on(machine, ruling.run)):
         why = f"{kept} output files in it are not here: orch pull {run_id} --outputs, or orch rm {run_id}"
         return Finding("run", what, "kept", why)
-    session.call("remove", run_dir=folder, run_id=run_id)
+    machine.call("remove", run_dir=folder, run_id=run_id)
     if ruling.run is not None:
         record_removed(ruling.run, host)
     return Finding("run", what, "removed", ruling.why)

@@ -26,7 +26,7 @@ from orchestrator.protocol.events import GoingOnWithout, Replaced, SubmitFailed,
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.task import NodeTask, apart
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.credentials import credentials_for, entrusted
+from orchestrator.transport.credentials import credentials_for, with_credentials
 from orchestrator.transport.in_job import ended, is_over
 from orchestrator.transport.machine import Machines
 
@@ -220,7 +220,7 @@ def _tasks(
         for node, plan_node in enumerate(order)
     )
     return with_given_checkpoint(
-        entrusted(tasks, credentials_of(run, kept, again, len(order)), kept.get("secrets", {}))
+        with_credentials(tasks, credentials_of(run, kept, again, len(order)), kept.get("secrets", {}))
     )
 
 

@@ -22,9 +22,9 @@ from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.transport.machine import Machine, Machines
 
 Tasks = tuple[NodeTask, ...]
-Hellos = dict[int, dict[str, Any]]
-"""A description of each machine (its answer to `hello`), by the number of its first node. One machine has all nodes of
-a local run.
+Facts = dict[int, dict[str, Any]]
+"""What each machine reports about itself (its answer to `hello`), by the number of its first node. One machine has all
+nodes of a local run.
 """
 
 
@@ -53,32 +53,47 @@ class Start:
         can't be started, the other agents of this start are ended, unless this is the run's first start. Raises
         MachinesError, which names each host that can't take part.
         """
-        start, before = tasks[0].start, read_handle(self.run)
-        hellos = self._prepare_here() if self.is_here else self._prepare_others(tasks, before)
-        tasks = self._with_environment(tasks, hellos)
-        with self.with_places(tasks, hellos, began=before is not None) as (found, places):
-            told = found if self.is_here else self._with_addresses(found, hellos)  # a local plan has them already
-            handle = Handle.of_start(before, start, tuple(self.hosts[node] for node in sorted(self.hosts)), plan_nodes)
-            handle.write(self.run)
-            # A cancel is recorded before its sender looks for this handle, so either side notices the other.
-            if start > 0 and is_cancelled(self.run):
-                raise BackendError("the run was cancelled before its agents were started again", transient=True)
-
-            def start_one(node: int, host: Host) -> tuple[int, int]:
-                task, archive = task_json(told[node]), f"{self.run.path}/node.pyz" if host.is_here else None
-                reply, _ = self.machine(node).call("start_agent", task, places=places[node], archive=archive)
-                return reply["pid"], reply["started"]
-
-            agents, failed = on_all(start_one, self.hosts)
+        before = read_handle(self.run)
+        facts = self._prepare_here() if self.is_here else self._prepare_others(tasks, before)
+        tasks = self._with_environment(tasks, facts)
+        with self.with_places(tasks, facts, began=before is not None) as (placed, places):
+            tasks = placed if self.is_here else self._with_addresses(placed, facts)  # a local plan has the addresses
+            handle = Handle.of_start(before, tasks[0].start, self._hosts_in_order(), plan_nodes)
+            handle.write(self.run)  # the intent
+            self._check_not_cancelled(tasks[0].start)
+            agents, failed = self._start_agents(tasks, places)
             state = HandleStatus.INTENT if failed else HandleStatus.SUBMITTED
             replace(handle, state=state, agents=agents).write(self.run)
-            if failed and start > 0:
-                self._take_back(agents, start)
+            if failed and tasks[0].start > 0:
+                self._take_back(agents, tasks[0].start)
                 replace(handle, agents={}).write(self.run)
             if failed:
                 raise all_of(failed)
 
-    def _prepare_here(self) -> Hellos:
+    def _hosts_in_order(self) -> tuple[Host, ...]:
+        return tuple(self.hosts[node] for node in sorted(self.hosts))
+
+    def _check_not_cancelled(self, start: int) -> None:
+        """Raise BackendError if the run was cancelled before its agents are started again.
+
+        A cancel is recorded before its sender looks for the handle of this start, so either side notices the other.
+        """
+        if start > 0 and is_cancelled(self.run):
+            raise BackendError("the run was cancelled before its agents were started again", transient=True)
+
+    def _start_agents(
+        self, tasks: Tasks, places: Mapping[int, list[str]]
+    ) -> tuple[dict[int, tuple[int, int]], dict[int, BackendError]]:
+        """Start the agent of each node. Return (the pid and start time of each agent, the errors of the others)."""
+
+        def start_one(node: int, host: Host) -> tuple[int, int]:
+            task, archive = task_json(tasks[node]), f"{self.run.path}/node.pyz" if host.is_here else None
+            reply, _ = self.machine(node).call("start_agent", task, places=places[node], archive=archive)
+            return reply["pid"], reply["started"]
+
+        return on_all(start_one, self.hosts)
+
+    def _prepare_here(self) -> Facts:
         """Write the agents' program (node.pyz) into the run's folder, which already has all other files that the agents
         need. Return a description of this machine's GPUs.
         """
@@ -88,7 +103,7 @@ class Start:
         write_durably(self.run.path / "node.pyz", kept_archive(self.run.root))
         return {0: {"devices": [each._asdict() for each in machine_devices()], "visible": os.environ.get(VISIBLE)}}
 
-    def _prepare_others(self, tasks: Tasks, before: Handle | None) -> Hellos:
+    def _prepare_others(self, tasks: Tasks, before: Handle | None) -> Facts:
         """Check every machine, and send it the files that its agent needs."""
         from orchestrator.backends.mirror.given import checkpoint_to_give
         from orchestrator.backends.mirror.upload import check_shared, prepare_node
@@ -100,36 +115,34 @@ class Start:
             of_node_0 = given if node == 0 else None
             return prepare_node(self.machine(node), self.run, tasks[node], workdir, of_node_0, is_new=is_new)
 
-        hellos, failed = on_all(prepare, self.hosts)
-        if failed := failed or listed_twice(self.hosts, hellos):
+        facts, failed = on_all(prepare, self.hosts)
+        if failed := failed or listed_twice(self.hosts, facts):
             raise all_of(failed)
         if self.settings.shared:
             check_shared({node: self.machine(node) for node in sorted(self.hosts)}, tasks[0], workdir)
-        return hellos
+        return facts
 
-    def _with_environment(self, tasks: Tasks, hellos: Hellos) -> Tasks:
+    def _with_environment(self, tasks: Tasks, facts: Facts) -> Tasks:
         if self.run.record().job.get("environment") is None:
             return tasks
         from orchestrator.backends.environments import with_environment
 
-        machines, settings = {node: self.machine(node) for node in sorted(hellos)}, self.settings
+        machines, settings = {node: self.machine(node) for node in sorted(facts)}, self.settings
         return with_environment(self.run, tasks, machines, settings.workdir, shared=settings.shared)
 
     @contextmanager
-    def with_places(self, tasks: Tasks, hellos: Hellos, *, began: bool) -> Iterator[tuple[Tasks, dict[int, list[str]]]]:
+    def with_places(self, tasks: Tasks, facts: Facts, *, began: bool) -> Iterator[tuple[Tasks, dict[int, list[str]]]]:
         """Hold the places (GPUs or slots) of all nodes. Yield the tasks, in which each node's GPUs are set, and the
         places of each node.
 
         Raises PlacesTakenError if the run was put into the queue. began: True if an earlier start was interrupted. The
         agents of that start may already hold their places.
         """
-        nodes_of: dict[int, Sequence[int]] = {
-            node: [node] if len(hellos) > 1 else sorted(self.hosts) for node in hellos
-        }
-        needs, told = dict.fromkeys(hellos, Need()), dict(enumerate(tasks))
+        nodes_of: dict[int, Sequence[int]] = {node: [node] if len(facts) > 1 else sorted(self.hosts) for node in facts}
+        needs, told = dict.fromkeys(facts, Need()), dict(enumerate(tasks))
         for first, nodes in nodes_of.items() if self.settings.leases else ():
             try:
-                mine, needs[first] = needs_of(tasks, nodes, self.hosts[first].name, hellos[first], self.settings.slots)
+                mine, needs[first] = needs_of(tasks, nodes, self.hosts[first].name, facts[first], self.settings.slots)
             except BackendError as error:
                 raise all_of({first: error}) from error
             told |= zip(nodes, mine, strict=True)
@@ -139,15 +152,15 @@ class Start:
             return
         from orchestrator.backends.places.leases import leased
 
-        machines = {first: self.hosts[first] for first in hellos}
+        machines = {first: self.hosts[first] for first in facts}
         with leased(self.pool, self.run, self.settings, machines, tasks[0].start, needs, began=began) as held:
             for first, nodes in nodes_of.items():
                 places |= zip(nodes, divided(held[first], [tasks[node] for node in nodes]), strict=True)
             yield tuple(replace(each, env={**each.env, **shown(places[each.node_rank])}) for each in tasks), places
 
-    def _with_addresses(self, tasks: Tasks, hellos: Hellos) -> Tasks:
-        addresses = leader_addresses(self.hosts[0], hellos[0])
-        names = tuple(self.hosts[node].name for node in sorted(self.hosts))
+    def _with_addresses(self, tasks: Tasks, facts: Facts) -> Tasks:
+        addresses = leader_addresses(self.hosts[0], facts[0])
+        names = tuple(host.name for host in self._hosts_in_order())
         return tuple(replace(task, leader_addrs=addresses, hosts=names) for task in tasks)
 
     def _take_back(self, nodes: Collection[int], start: int) -> None:
@@ -162,7 +175,7 @@ class Start:
         on_all(end, {node: self.hosts[node] for node in nodes})  # the next try detects a machine that is lost meanwhile
 
 
-def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, Any]]) -> dict[int, BackendError]:
+def listed_twice(hosts: Mapping[int, Host], facts: Mapping[int, Mapping[str, Any]]) -> dict[int, BackendError]:
     """Return an error for each machine that the profile lists twice, as a dict from the node number of the machine's
     second entry.
 
@@ -171,7 +184,7 @@ def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, An
     """
     known: dict[tuple[str, frozenset[str]], int] = {}
     errors = {}
-    for node, hello in sorted(hellos.items()):
+    for node, hello in sorted(facts.items()):
         addresses = frozenset(each for each in hello["addresses"] if not each.startswith("127."))
         first = known.setdefault((hello["host"], addresses), node)
         if addresses and first != node:

@@ -38,7 +38,7 @@ def remote_checkpoints(run: RunDir) -> str:
 # -- copies to this machine
 
 
-def bring_newest(run: RunDir, session: Machine, folder: str, steps: list[str], most: int | None = None) -> None:
+def bring_newest(run: RunDir, machine: Machine, folder: str, steps: list[str], most: int | None = None) -> None:
     """Copy valid checkpoints among `steps`, newest first, until this machine has `most` of them (None: all). Then
     remove the oldest copies beyond the number in the job's `keep`.
     """
@@ -46,7 +46,7 @@ def bring_newest(run: RunDir, session: Machine, folder: str, steps: list[str], m
     for step in sorted(steps, reverse=True):
         target = run.path / "checkpoints" / Path(step).name
         if not is_committed(target):
-            if not bring_checkpoint(session, f"{folder}/{step}", target):
+            if not bring_checkpoint(machine, f"{folder}/{step}", target):
                 continue
             run.append_event(Collected(int(target.name.removeprefix("step_"))))
         here += 1
@@ -69,12 +69,12 @@ def _keep_newest(run: RunDir, *, is_all: bool) -> None:
         checkpoint_dir.delete(folder / name)
 
 
-def bring_checkpoint(session: Machine, remote: str, target: Path) -> bool:
+def bring_checkpoint(machine: Machine, remote: str, target: Path) -> bool:
     """Copy one committed checkpoint, its COMMIT file last, and verify it. Return False if the checkpoint is damaged or
     was deleted meanwhile.
     """
     folder, _, name = remote.rpartition("/")
-    commit, manifest = read_small(session, folder, [f"{name}/{COMMIT}", f"{name}/{MANIFEST}"], MOST_RECORD)
+    commit, manifest = read_small(machine, folder, [f"{name}/{COMMIT}", f"{name}/{MANIFEST}"], MOST_RECORD)
     if commit is None or manifest is None or hashlib.sha256(manifest).hexdigest().encode() != commit.strip():
         return False
     files = _files(manifest, target.name)
@@ -85,7 +85,7 @@ def bring_checkpoint(session: Machine, remote: str, target: Path) -> bool:
             return True
     target.mkdir(parents=True, exist_ok=True)
     wanted = [Wanted(folder, f"{name}/{each}", f"{target}/{each}", *facts) for each, facts in files.items()]
-    for landed in fetch(session, wanted, COMMITTED, sum(each.size for each in wanted)):
+    for landed in fetch(machine, wanted, COMMITTED, sum(each.size for each in wanted)):
         if landed.problem is not None:
             problem = landed.problem
             raise BackendError(

@@ -95,39 +95,39 @@ def _place(run: RunDir, task: NodeTask, saved: Saved) -> str | None:
 # -- on a machine
 
 
-def newest_there(session: Machine, run: RunDir) -> Progress:
+def newest_there(machine: Machine, run: RunDir) -> Progress:
     """Return the progress (such as the step) of the newest checkpoint in the run's folders on a machine."""
-    names = session.call("steps", folder=remote_checkpoints(run))[0]["steps"]
+    names = machine.call("steps", folder=remote_checkpoints(run))[0]["steps"]
     steps = [Progress(step) for name in names if (step := step_of(name)) is not None]
-    return max([*steps, _ask_saved(session, run)[0]])
+    return max([*steps, _ask_saved(machine, run)[0]])
 
 
-def _ask_saved(session: Machine, run: RunDir, given: str = "") -> tuple[Progress, bool]:
+def _ask_saved(machine: Machine, run: RunDir, given: str = "") -> tuple[Progress, bool]:
     """Return the progress of the run's newest checkpoint on a machine, and whether the machine has the checkpoint
     `given`.
     """
     task = run.plan().first
-    reply, _ = session.call(
+    reply, _ = machine.call(
         "saved", run_dir=remote_folder(run), code_dir=task.code_dir or f"{remote_folder(run)}/code", given=given,
         checkpoints=remote_checkpoints(run), format=task.checkpoint_format, glob=task.checkpoint_glob,
     )  # fmt: skip
     return Progress.from_json(reply["newest"]), bool(reply["given"])
 
 
-def give(session: Machine, run: RunDir, given: Given) -> None:
+def give(machine: Machine, run: RunDir, given: Given) -> None:
     """Send the checkpoint to a machine, unless the machine has the same checkpoint or a newer checkpoint of the run."""
     saved, (folder, _, name) = given.saved, given.target.rpartition("/")
     if saved.format is Format.ORCH:
-        there = session.call("steps", folder=folder)[0]["steps"]
+        there = machine.call("steps", folder=folder)[0]["steps"]
         if not there or there[-1] < name:
-            give_checkpoint(session, Path(saved.path), given.target)
+            give_checkpoint(machine, Path(saved.path), given.target)
         return
-    newest, has_it = _ask_saved(session, run, given.target)
+    newest, has_it = _ask_saved(machine, run, given.target)
     if has_it or (given.is_own and newest >= progress_of_saved(saved)):
         return
     above, files = Path(saved.path).parent, files_of(saved)
     partial = f"{folder}/.{name}.given"
-    with session.bulk(sum(files.values())) as fast:
+    with machine.bulk(sum(files.values())) as fast:
         for path in files:
             if "/" in path:
                 give_file(fast, above / path, f"{partial}/{path.partition('/')[2]}")

@@ -38,13 +38,13 @@ class Copy:
         self.steps: list[str] = []
         self.has_news = False  # whether the last update brought more than the ranks' progress and logs
 
-    def update(self, session: Machine, wait: float, *, only_logs: bool = False) -> bool:
+    def update(self, machine: Machine, wait: float, *, only_logs: bool = False) -> bool:
         """Copy new parts, after waiting up to `wait` seconds for them. Return True if the machine has more to copy."""
         try:
             with locked(self.run.path / WRITING):
                 sizes = self._sizes()
                 have = self._have(sizes)
-            reply, data = session.call(
+            reply, data = machine.call(
                 "poll_changes", timeout=wait + ANSWER_SECONDS, run_dir=self.remote, node=self.node, have=have,
                 start=self.start, agent=self.agent, ranks=self.ranks, wait=wait, alive=self.alive, steps=self.steps,
                 most=MOST_OF_A_LOOK, checkpoints="" if only_logs else self.checkpoints, only_logs=only_logs,
@@ -52,7 +52,7 @@ class Copy:
             with locked(self.run.path / WRITING):
                 self._keep_all(reply["files"], data, sizes)
         except ValueError as error:
-            raise BackendError(f"{session.name}: {error}") from error
+            raise BackendError(f"{machine.name}: {error}") from error
         except OSError as error:
             raise BackendError(
                 f"{error.filename or self.run.path}: {error.strerror}", "make room on that disk"
@@ -119,9 +119,9 @@ class Copy:
         return self.run.path / name
 
 
-def update_all(copies: Sequence[Copy], session: Machine, wait: float = 0.0, *, only_logs: bool = False) -> None:
+def update_all(copies: Sequence[Copy], machine: Machine, wait: float = 0.0, *, only_logs: bool = False) -> None:
     """Update all copies. If there is only one copy, wait up to `wait` seconds for new parts."""
     for copy in copies:
-        more = copy.update(session, wait if len(copies) == 1 else 0.0, only_logs=only_logs)
+        more = copy.update(machine, wait if len(copies) == 1 else 0.0, only_logs=only_logs)
         while more:
-            more = copy.update(session, 0.0, only_logs=only_logs)
+            more = copy.update(machine, 0.0, only_logs=only_logs)

@@ -66,7 +66,7 @@ class Outputs:
         self.changed: dict[str, int] = {}  # by name: the number of looks in a row at which the file had changed
         self.problems: dict[str, str] = {}  # why files can't be written on this machine, by name
 
-    def bring(self, session: Machine, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
+    def bring(self, machine: Machine, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
         """Copy new files. While the run continues (not `final`), files that changed since the last call are skipped.
 
         A file that changed in several calls in a row is copied nevertheless, unless it changes during the copy. `sizes`
@@ -74,7 +74,7 @@ class Outputs:
         Return the outputs that were not copied. Raises BackendError if the machine is unreachable, or if this machine's
         disk is full.
         """
-        found, host = _Listing.of(session, self.run, self.node), session.name
+        found, host = _Listing.of(machine, self.run, self.node), machine.name
         if (
             found.is_empty and not Home.read(self.run, self.node, host).files
         ):  # most nodes have no outputs, so they need not wait for the lock
@@ -84,12 +84,12 @@ class Outputs:
             if final:
                 home.forget_lost()
             for number in range(ROUNDS if final else 1):
-                found = _Listing.of(session, self.run, self.node) if number else found
+                found = _Listing.of(machine, self.run, self.node) if number else found
                 beside = sizes.beside(self.node) if sizes and self.node else 0  # node 0 has priority
                 most = self.run.plan().outputs.max_size - beside
                 wanted = chosen(found.files, most) if limited else set(found.files)
                 try:
-                    self._bring_once(session, home, found, wanted, final=final)
+                    self._bring_once(machine, home, found, wanted, final=final)
                 finally:
                     if sizes:
                         sizes.note(self.node, home.bytes)
@@ -104,7 +104,7 @@ class Outputs:
         return Left(count, sum(found.files[name].size for name in missing), self._why(missing, wanted, found))
 
     def _bring_once(
-        self, session: Machine, home: Home, found: _Listing, wanted: Collection[str], *, final: bool
+        self, machine: Machine, home: Home, found: _Listing, wanted: Collection[str], *, final: bool
     ) -> None:
         """Delete copies on this machine that are no longer wanted, and copy new files."""
         before, self.seen = self.seen, found.files
@@ -127,7 +127,7 @@ class Outputs:
         if lacking:
             home.write()  # before the first of these files arrives
         try:
-            self._fetch(session, home, found, lacking, final)
+            self._fetch(machine, home, found, lacking, final)
         finally:
             if home.note(found.files) or gone or home.passed_over != found.passed_over:
                 home.passed_over = found.passed_over
@@ -183,14 +183,14 @@ class Outputs:
 
     # -- files from the other machine
 
-    def _fetch(self, session: Machine, home: Home, found: _Listing, lacking: Mapping[str, Entry], final: bool) -> None:
+    def _fetch(self, machine: Machine, home: Home, found: _Listing, lacking: Mapping[str, Entry], final: bool) -> None:
         first = Home.read(self.run, 0).files if self.node else {}
         for policy in (STANDING, CHANGING, REWRITTEN):
             files = {name: each for name, each in lacking.items() if self._policy(name, final=final) is policy}
             if files:
                 wanted = self._wanted_of(files, found, first)
                 unwritten = 0
-                for landed in fetch(session, wanted, policy, sum(entry.size for entry in files.values())):
+                for landed in fetch(machine, wanted, policy, sum(entry.size for entry in files.values())):
                     self._keep(home, found, landed)
                     unwritten += 1 + landed.size // MANY_BYTES
                     if unwritten >= MANY_FILES:
@@ -270,14 +270,14 @@ class _Listing:
     passed_over: list[str]
 
     @staticmethod
-    def of(session: Machine, run: RunDir, node: int) -> _Listing:
+    def of(machine: Machine, run: RunDir, node: int) -> _Listing:
         plan = run.plan()
         code_dir = plan.first.code_dir or f"{remote_folder(run)}/code"
-        reply, data = session.call(
+        reply, data = machine.call(
             "list_outputs", timeout=LIST_SECONDS, run_dir=remote_folder(run), code_dir=code_dir,
             checkpoints=remote_checkpoints(run), rules=plan.outputs.to_json(), most=MOST_LISTED,
         )  # fmt: skip
-        host, roots = session.name, reply["roots"]
+        host, roots = machine.name, reply["roots"]
         try:
             if unknown := sorted(roots.keys() - ROOTS):
                 raise ValueError(f"{unknown[0]!r:.100} is not a folder of a run")
@@ -328,10 +328,10 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:MOST_NAMED]) + more
 
 
-def left_on(session: Machine, run: RunDir) -> int:
+def left_on(machine: Machine, run: RunDir) -> int:
     """Return how many output files of a run are on a machine but were not copied to this one."""
-    host = session.name
+    host = machine.name
     nodes = [int(folder.name) for folder in run.path.glob("nodes/*") if folder.name.isdecimal()]
     here = {kept[:4] for node in nodes for kept in Home.read(run, node, host).files.values()}
-    found = _Listing.of(session, run, 0)
+    found = _Listing.of(machine, run, 0)
     return sum(entry[:4] not in here for entry in found.files.values()) + len(found.unreadable)

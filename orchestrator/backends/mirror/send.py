@@ -17,20 +17,20 @@ from orchestrator.transport.machine import CALL_SECONDS, SLOWEST, Machine, Reply
 ON_THE_WAY: Final = 8  # pieces that are sent before the first of them is answered
 
 
-def give_checkpoint(session: Machine, source: Path, remote: str) -> None:
+def give_checkpoint(machine: Machine, source: Path, remote: str) -> None:
     """Send one committed checkpoint to a machine, its COMMIT file last."""
     files = sorted((path for path in source.iterdir() if path.is_file()), key=lambda path: path.name == COMMIT)
-    give_files(session, {path: f"{remote}/{path.name}" for path in files})
+    give_files(machine, {path: f"{remote}/{path.name}" for path in files})
 
 
-def give_files(session: Machine, files: Mapping[Path, str]) -> None:
+def give_files(machine: Machine, files: Mapping[Path, str]) -> None:
     """Send files in this order over one connection."""
-    with session.bulk(sum(path.stat().st_size for path in files)) as fast:
+    with machine.bulk(sum(path.stat().st_size for path in files)) as fast:
         for path, remote in files.items():
             give_file(fast, path, remote)
 
 
-def give_file(session: Machine, source: Path, remote: str, sha256: str = "") -> None:
+def give_file(machine: Machine, source: Path, remote: str, sha256: str = "") -> None:
     """Send a file in pieces. The last piece, which is sent after all others have arrived, renames the file to its final
     name.
 
@@ -45,7 +45,7 @@ def give_file(session: Machine, source: Path, remote: str, sha256: str = "") -> 
             last = offset + len(data) >= size
             while sent and (last or len(sent) >= ON_THE_WAY):
                 sent.popleft().wait(CALL_SECONDS + ON_THE_WAY * PIECE / SLOWEST)
-            answer = session.ask("write_file", data, offset=offset, last=last, **values)
+            answer = machine.ask("write_file", data, offset=offset, last=last, **values)
             if last or offset == 0:
                 answer.wait()
             else:

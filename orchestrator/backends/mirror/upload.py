@@ -31,7 +31,7 @@ LEAST_FREE: Final = 64 << 20
 SERVER_PYTHON: Final = "python3"
 
 
-def send_code(session: Machine, run: RunDir, workdir: str, code_dir: str) -> int:
+def send_code(machine: Machine, run: RunDir, workdir: str, code_dir: str) -> int:
     """Send those files of the run's code that the machine lacks. Return the number of bytes sent."""
     listed = run.code_files()
     listing: dict[str, tuple[str, str]] = {}
@@ -41,7 +41,7 @@ def send_code(session: Machine, run: RunDir, workdir: str, code_dir: str) -> int
         listing[path] = (kind, link if kind == "l" else digest)
         if kind in "fx":
             paths[digest] = run.path / "code" / path
-    return send_contents(session, workdir, "code", paths, code_dir=code_dir, listing=listing)
+    return send_contents(machine, workdir, "code", paths, code_dir=code_dir, listing=listing)
 
 
 def check_shared(sessions: Mapping[int, Machine], task: NodeTask, workdir: str) -> None:
@@ -61,28 +61,28 @@ def check_shared(sessions: Mapping[int, Machine], task: NodeTask, workdir: str) 
         )
 
 
-def _content(session: Machine, path: str) -> bytes:
+def _content(machine: Machine, path: str) -> bytes:
     folder, _, name = path.rpartition("/")
-    return read_small(session, folder, [name], MOST_WORD)[0] or b""
+    return read_small(machine, folder, [name], MOST_WORD)[0] or b""
 
 
 def stage_replay(
-    session: Machine, run: RunDir, workdir: str, name: str, checkpoint: Path | None, order: Order
+    machine: Machine, run: RunDir, workdir: str, name: str, checkpoint: Path | None, order: Order
 ) -> list[str]:
     """Send the files that one rank needs to run again. Return the command that replays the rank on the machine."""
     folder, resume = f"{workdir}/runs/{name}", "never"
-    session.call("hello", workdir=workdir, shared_parent=bool(run.record().profile.get("shared_parent")))
-    send_code(session, run, workdir, f"{folder}/code")
+    machine.call("hello", workdir=workdir, shared_parent=bool(run.record().profile.get("shared_parent")))
+    send_code(machine, run, workdir, f"{folder}/code")
     if checkpoint is not None:
         resume = f"{folder}/given"
-        give_checkpoint(session, checkpoint, f"{resume}/{checkpoint.name}")
-    session.call("write_file", node_archive(), path=f"{folder}/node.pyz")
-    session.call("write_file", order(folder, resume), path=f"{folder}/order.json")
+        give_checkpoint(machine, checkpoint, f"{resume}/{checkpoint.name}")
+    machine.call("write_file", node_archive(), path=f"{folder}/node.pyz")
+    machine.call("write_file", order(folder, resume), path=f"{folder}/order.json")
     return replay_argv(folder, "python3")
 
 
 def prepare_node(
-    session: Machine, run: RunDir, task: NodeTask, workdir: str, given: Given | None, *, is_new: bool
+    machine: Machine, run: RunDir, task: NodeTask, workdir: str, given: Given | None, *, is_new: bool
 ) -> dict[str, Any]:
     """Send the machine the files that its agent needs. Return the machine's answer to the request `hello`.
 
@@ -92,25 +92,25 @@ def prepare_node(
     a checkpoint to send to the machine.
     """
     asked = time.time()
-    hello = check_machine(session, run, task, workdir)
+    hello = check_machine(machine, run, task, workdir)
     ahead = hello["time"] - (asked + hello["answered"]) / 2
     if abs(ahead) > CLOCKS_DIFFER:
-        _record_clock(run, task, session.name, round(ahead, 3))
+        _record_clock(run, task, machine.name, round(ahead, 3))
     if task.container is not None:  # an image may have to be pulled, which may take long
-        session.call("container", task_json(replace(task, credentials="", secrets={})), timeout=None)
-    send_code(session, run, workdir, task.code_dir)
+        machine.call("container", task_json(replace(task, credentials="", secrets={})), timeout=None)
+    send_code(machine, run, workdir, task.code_dir)
     if is_new:
-        _send_records(session, run, task)
+        _send_records(machine, run, task)
     if given is not None:
-        give(session, run, given)
+        give(machine, run, given)
     return hello
 
 
-def _send_records(session: Machine, run: RunDir, task: NodeTask) -> None:
+def _send_records(machine: Machine, run: RunDir, task: NodeTask) -> None:
     """Send the records of the lost machine in pieces, because a long run may have gigabytes of metrics."""
     names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl", "metrics.jsonl")]
     names += ["metrics.jsonl"] if task.node_rank == 0 else []
-    give_files(session, {run.path / name: f"{task.run_dir}/{name}" for name in names if (run.path / name).exists()})
+    give_files(machine, {run.path / name: f"{task.run_dir}/{name}" for name in names if (run.path / name).exists()})
 
 
 def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:
@@ -125,14 +125,14 @@ def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:
         run.append_event(now)
 
 
-def check_machine(session: Machine, run: RunDir, task: NodeTask, workdir: str) -> dict[str, Any]:
+def check_machine(machine: Machine, run: RunDir, task: NodeTask, workdir: str) -> dict[str, Any]:
     """Return the machine's answer to the request `hello`, and the time at which it arrived on this machine
     (`answered`).
 
     No file is sent to the machine. Raises BackendError if the machine can't take part.
     """
-    host = session.name
-    hello, _ = session.call("hello", workdir=workdir, shared_parent=bool(run.record().profile.get("shared_parent")))
+    host = machine.name
+    hello, _ = machine.call("hello", workdir=workdir, shared_parent=bool(run.record().profile.get("shared_parent")))
     hello["answered"] = time.time()
     if "nccl" in task.backend and hello["gpus"] < (ranks := task.nproc or 1):
         raise BackendError(
@@ -153,5 +153,5 @@ def check_machine(session: Machine, run: RunDir, task: NodeTask, workdir: str) -
     if hello["free"] < LEAST_FREE:
         raise BackendError(f"{host}: {hello['workdir']} has only {size(hello['free'])} left", "make room on that disk")
     if task.container is None and task.python != SERVER_PYTHON:  # python3 itself has just answered
-        session.call("interpreter", python=task.python, versions=False)
+        machine.call("interpreter", python=task.python, versions=False)
     return hello

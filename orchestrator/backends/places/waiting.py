@@ -113,8 +113,8 @@ class Waiting:
     def _draw(self, number: int) -> None:
         """Create a ticket (an entry in a host's queue) with the same number on every host."""
 
-        def one(node: int, session: Machine) -> None:
-            self._ask(session, "take_ticket", count=self.needs[node].count, number=number)
+        def one(node: int, machine: Machine) -> None:
+            self._ask(machine, "take_ticket", count=self.needs[node].count, number=number)
 
         self._on_all(one)
 
@@ -123,8 +123,8 @@ class Waiting:
         may use.
         """
 
-        def one(number: int, session: Machine) -> Any:
-            answer = self._ask(session, "look_at_queue", slots=self.settings.slots)
+        def one(number: int, machine: Machine) -> Any:
+            answer = self._ask(machine, "look_at_queue", slots=self.settings.slots)
             among = self.needs[number].among
             if among is None:
                 return answer
@@ -139,8 +139,8 @@ class Waiting:
         asked = [(queue, self.needs[number].count) for number, queue in self._queues(seen).items()]
         return tickets.may_start(asked, self.run.run_id)
 
-    def _ask(self, session: Machine, do: str, **values: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = session.call(do, run_id=self.run.run_id, timeout=LOOK_SECONDS, **values)[0]
+    def _ask(self, machine: Machine, do: str, **values: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = machine.call(do, run_id=self.run.run_id, timeout=LOOK_SECONDS, **values)[0]
         return answer
 
     def _on_all(self, work: Callable[[int, Machine], T]) -> dict[int, T]:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.errors import BackendError, OrchError, UsageError
 from orchestrator.looking.run import POLL_SECONDS, states, wait
 from orchestrator.looking.state import state_of
@@ -270,7 +270,7 @@ def _injected_on(run: RunDir, node: NodeState, launch: LaunchPlan, order: Order)
     python = launch.commands[0][0].removeprefix("~/")
     archive = archive_file(task.run_dir).removeprefix("~/")  # a command on a node starts in the home folder
     words = [python, "-I", "-S", archive, "fault", task.run_dir, str(node.node), str(order.fault), str(order.seconds)]
-    argv = backend(run.record().kind).reach(run, node.node, words, terminal=False)
+    argv = backend_for(run.record().kind).reach(run, node.node, words, terminal=False)
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
@@ -325,13 +325,13 @@ def _judge(root: Path, run: RunDir, order: Order, injection: Injection, promise:
 
 def _left(run: RunDir) -> tuple[str, ...]:
     """Check the nodes of an ended run. Return a phrase for each process or folder that is left on them."""
-    machine = backend(run.record().kind)
+    backend = backend_for(run.record().kind)
     found = []
-    for proof in machine.clean_up(run):
+    for proof in backend.clean_up(run):
         found += [f"{name} on {proof.host}" for name in proof.survivors]
         if proof.is_unreachable:
             found.append(f"{proof.host} is out of reach")
-        elif proof.ended and machine.look(run).scheduler is None:  # under a scheduler, `ended` counts the agents' kills
+        elif proof.ended and backend.look(run).scheduler is None:  # under a scheduler, `ended` counts the agents' kills
             found.append(f"{proof.ended} processes on {proof.host}, which were killed now")
     return (*found, *(f"the run's folder on {event.host}" for event in of(run.events(), LeftBehind)))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.errors import BackendError, OrchError, UsageError
 from orchestrator.looking.state import state_of
 from orchestrator.operations.debugging.shell import host_of
@@ -43,7 +43,7 @@ def node_command(run: RunDir, node: int, verb: str, *args: str) -> list[str]:
     folder = launch.tasks[0].run_dir
     # A command on a node starts in the home folder.
     argv = [launch.commands[0][0], "-I", "-S", archive_file(folder).removeprefix("~/"), verb, folder, *args]
-    return backend(run.record().kind).reach(run, node, argv, terminal=False)
+    return backend_for(run.record().kind).reach(run, node, argv, terminal=False)
 
 
 def on_every_node(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from orchestrator.backends import backend, kind_of
+from orchestrator.backends import backend_for, kind_of
 from orchestrator.backends.mirror.checkpoints import newest_checkpoint
 from orchestrator.errors import UsageError
 from orchestrator.node.environments.folder import interpreter
@@ -98,7 +98,7 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
             "export it in this shell: orch stores no secrets",
         )
     kind = kind_of(one.launch.profile)
-    machine = backend("local" if here else kind)
+    backend = backend_for("local" if here else kind)
     name = f"{one.run.run_id}.replay-{secrets.token_hex(3)}"
     checkpoint = None if afresh else newest_checkpoint(checkpoint_folder(one.run))
     task = replace(one.task, run_id=name, secrets={key: shell[key] for key in one.launch.secret_names}, launcher="exec")
@@ -113,9 +113,9 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
         return _order(one, _moved(task, folder, resume), alone=alone)
 
     node = one.task.node_rank
-    machine.reach(one.run, node, (), terminal=terminal)  # raises an error before anything is copied
-    argv = machine.stage_replay(one.run, node, name, checkpoint, order)
-    argv = machine.reach(one.run, node, argv, terminal=terminal)
+    backend.reach(one.run, node, (), terminal=terminal)  # raises an error before anything is copied
+    argv = backend.stage_replay(one.run, node, name, checkpoint, order)
+    argv = backend.reach(one.run, node, argv, terminal=terminal)
     return Way(tuple(argv), _words(one, here=here, alone=alone, checkpoint=checkpoint))
 
 

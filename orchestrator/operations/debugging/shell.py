@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.errors import UsageError
 from orchestrator.looking.state import state_of
 from orchestrator.node.container.argv import ENGINES
@@ -56,7 +56,7 @@ def shell(run: RunDir, node: int, command: Sequence[str], *, terminal: bool) -> 
         # The run's mark is removed from the shell, because marked processes are killed at the end of an attempt.
         words = [box.runtime, "exec", "--interactive", *(["--tty"] if terminal else []), "--env", f"{MARK}="]
         argv = [*words, box.id, "sh", "-c", _SCRIPT, "sh", ".", *command]
-    way = backend(run.record().kind).reach(run, node, argv, terminal=terminal)
+    way = backend_for(run.record().kind).reach(run, node, argv, terminal=terminal)
     return Way(tuple(way), where, not state.is_final, _note_on_removal(run, state, node))
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends import backend, kind_of
+from orchestrator.backends import backend_for, kind_of
 from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError
 from orchestrator.prepare.prepare import Prepared, plan_for
@@ -34,23 +34,23 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
     removed. If the supervisor starts the run, `on_awaited` is called each second with the machines that have not
     answered yet.
     """
-    machine, secrets = backend(kind_of(vars(prepared.profile))), prepared.environment.secrets
+    backend, secrets = backend_for(kind_of(vars(prepared.profile))), prepared.environment.secrets
     with (
         cancelled_if_interrupted(root, secrets) as begun,
-        _supervisor_to_start_it(root, machine, prepared) as supervisor,
+        _new_supervisor_if_needed(root, backend, prepared) as supervisor,  # it connects while the plan is made
     ):
-        plan = machine.completed(plan_for(root, prepared, new_run_id(prepared.loaded.job.name)))
-        plan_now = as_queued(root, machine, plan, prepared.after)
-        with recorded(root, prepared, plan) as (run, lock):
+        plan = backend.completed(plan_for(root, prepared, new_run_id(prepared.loaded.job.name)))
+        # A scheduler can wait for another run itself. The plan to start then also has this dependency.
+        plan_now = plan_to_start_now(root, backend, plan, prepared.after)
+        with recorded(root, prepared, plan) as (run, lock), withdrawn_if_refused(root, [run]):
             begun.append(run)
-            with withdrawn_if_refused(root, [run]):
-                snapshot_code(prepared, run)
-                if plan_now is None:  # the supervisor starts the run when the other run has ended
-                    enqueue(run, secrets)
-                elif supervisor is not None:
-                    supervisor.start(run, plan_now, secrets, lock, on_awaited)
-                else:
-                    start(run, plan_now, secrets)
+            snapshot_code(prepared, run)
+            if plan_now is None:  # the supervisor starts the run when the other run has ended
+                enqueue(run, secrets)
+            elif supervisor is not None:
+                supervisor.start(run, plan_now, secrets, lock, on_awaited)
+            else:
+                start(run, plan_now, secrets)
     if supervisor is None:
         start_supervisor(root, without=secrets)
     return run
@@ -80,13 +80,13 @@ def cancelled_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[lis
         raise
 
 
-def _supervisor_to_start_it(
-    root: Path, machine: Backend, prepared: Prepared
+def _new_supervisor_if_needed(
+    root: Path, backend: Backend, prepared: Prepared
 ) -> AbstractContextManager[Handover | None]:
     """If the run needs connections to machines, which a supervisor keeps open, and no supervisor is running, start a
     supervisor that will start the run.
     """
-    if machine.pool is None or prepared.after is not None:
+    if backend.pool is None or prepared.after is not None:
         return nullcontext()
     if prepared.loaded.job.environment is not None and prepared.environment.secrets:
         return nullcontext()  # a package index may need one of the secrets, which the supervisor must not have
@@ -129,7 +129,7 @@ def _withdraw(root: Path, run: RunDir, error: OrchError) -> None:
     remove_run(root, run)
 
 
-def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependency | None) -> LaunchPlan | None:
+def plan_to_start_now(root: Path, backend: Backend, launch: LaunchPlan, after: Dependency | None) -> LaunchPlan | None:
     """Return the plan to start now; None if the supervisor must wait for the end of the run in `after` first.
 
     A scheduler can wait for its own jobs, so the plan then contains the dependency.
@@ -139,7 +139,7 @@ def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependenc
     before = [run for run in runs_named(root, after.run) if not (run.path / "verdict.json").exists()]
     if not before or not all(_is_there(run, launch.profile) for run in before):
         return None
-    return machine.waiting_for(launch, before, succeeds=after.succeeds)
+    return backend.waiting_for(launch, before, succeeds=after.succeeds)
 
 
 def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:
@@ -151,7 +151,7 @@ def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:
 
 def job_of(run: RunDir) -> str | None:
     """Return the id of the run's job in its scheduler; None without a scheduler."""
-    return backend(run.record().kind).look(run, recorded=True).job
+    return backend_for(run.record().kind).look(run, recorded=True).job
 
 
 def why_places_are_lacking(run: RunDir) -> str:
@@ -162,14 +162,14 @@ def why_places_are_lacking(run: RunDir) -> str:
 
 def note_on_profile(run: RunDir) -> str:
     """Return a note about settings that the run's profile should have but lacks; empty if it lacks none."""
-    said = backend(run.record().kind).unsaid(run)
+    said = backend_for(run.record().kind).unsaid(run)
     return f"note: {said}" if said else ""
 
 
 def note_on_queue(run: RunDir) -> str:
     """Return a note if the run may stay in the scheduler's queue forever; empty otherwise."""
-    machine = backend(run.record().kind)
-    if (status := machine.look(run).scheduler) is None or not status.is_stuck:
+    backend = backend_for(run.record().kind)
+    if (status := backend.look(run).scheduler) is None or not status.is_stuck:
         return ""
-    excess = machine.excess(run)
+    excess = backend.excess(run)
     return f"note: {status.detail}; the run may never start{f': {excess}' if excess else ''}"

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends import backend, kind_of
+from orchestrator.backends import backend_for, kind_of
 from orchestrator.backends.base import Backend
 from orchestrator.errors import SpecError, UsageError
 from orchestrator.operations.submission import submit
@@ -160,14 +160,14 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
     sweep = new_run_id(first.loaded.job.name)
     names = [point_id(sweep, point.index) for point in asked.points]
     launches = [plan_for(root, each, name) for each, name in zip(asked.prepared, names, strict=True)]
-    machine = backend(kind_of(launches[0].profile))
-    launches = _completed(machine, launches)
-    queued = submit.as_queued(root, machine, launches[0], first.after)
-    may_be_array = machine.takes_sweeps and queued is not None and asked.search is None
+    backend = backend_for(kind_of(launches[0].profile))
+    launches = _completed(backend, launches)
+    queued = submit.plan_to_start_now(root, backend, launches[0], first.after)
+    may_be_array = backend.takes_sweeps and queued is not None and asked.search is None
     is_array = may_be_array and len(launches) > 1  # PBS refuses an array of one job
     parallel = asked.parallel or (None if is_array else kind_named(first.profile.kind).parallel)
     if is_array:
-        machine.check_alike(launches)
+        backend.check_alike(launches)
     secrets = first.environment.secrets
     with submit.cancelled_if_interrupted(root, secrets) as begun, ExitStack() as held:
         folder, runs = _record(root, sweep, asked, launches, parallel, held)
@@ -181,14 +181,14 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
     return runs
 
 
-def _completed(machine: Backend, launches: list[LaunchPlan]) -> list[LaunchPlan]:
+def _completed(backend: Backend, launches: list[LaunchPlan]) -> list[LaunchPlan]:
     """Return the plans with the scheduler's data about their machines. Plans with equal requests share one query."""
-    first = machine.completed(launches[0])
+    first = backend.completed(launches[0])
     same = (launches[0].profile, launches[0].job.get("resources"))
     return [
         replace(each, profile=first.profile)
         if (each.profile, each.job.get("resources")) == same
-        else machine.completed(each)
+        else backend.completed(each)
         for each in launches
     ]
 
@@ -201,7 +201,7 @@ def _record(
     All runs share one lock file. Until `held` is closed, this lock prevents other processes from starting the runs.
     """
     first = asked.prepared[0]
-    is_remote = backend(kind_of(launches[0].profile)).is_remote
+    is_remote = backend_for(kind_of(launches[0].profile)).is_remote
     place = None if is_remote else str(Path(launches[0].tasks[0].run_dir).parent.parent / "sweeps" / sweep)
     record = {
         "sweep": sweep,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import backends
-from orchestrator.backends import backend, backend_of
+from orchestrator.backends import backend_for, backend_of
 from orchestrator.backends.base import Backend, Ruling, Sight
 from orchestrator.errors import UsageError
 from orchestrator.prepare.prepare import Request, plan_for, prepare
@@ -31,7 +31,7 @@ def test_threads_that_ask_at_once_get_one_backend(monkeypatch: pytest.MonkeyPatc
 
     def ask(_: int) -> Backend:
         began.wait()
-        return backend("local")
+        return backend_for("local")
 
     monkeypatch.setattr(backends, "named", lambda _: Slow)
     with ThreadPoolExecutor(16) as pool:
@@ -48,7 +48,7 @@ def test_threads_that_ask_at_once_get_one_backend(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_what_each_backend_can_do_besides(kind: str, abilities: tuple[bool, ...]) -> None:
-    found = backend(kind)
+    found = backend_for(kind)
     assert (found.is_remote, found.relaunches, found.takes_sweeps) == abilities
     assert (found.pool is not None) == found.is_remote
 
@@ -66,6 +66,6 @@ def test_a_profile_without_a_scheduler_has_nobody_to_take_its_script(tmp_path: P
     job.write_text("command: [hostname]\n")
     launch = plan_for(tmp_path, prepare(tmp_path, Request(str(job), "local")))
     with pytest.raises(UsageError, match="--check needs a scheduler, and profile local is of kind local"):
-        backend("local").would_take(launch)
-    assert backend("local").script(launch) == ""
-    assert backend("local").look(RunDir(tmp_path), recorded=True) == Sight()
+        backend_for("local").would_take(launch)
+    assert backend_for("local").script(launch) == ""
+    assert backend_for("local").look(RunDir(tmp_path), recorded=True) == Sight()

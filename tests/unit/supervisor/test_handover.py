@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> RunDir:
 
 def answered(monkeypatch: pytest.MonkeyPatch, machine: Refusing, run: RunDir) -> dict[str, Any]:
     """What the submit reads."""
-    monkeypatch.setattr(starting, "backend", lambda _: machine)
+    monkeypatch.setattr(starting, "backend_for", lambda _: machine)
     asked = {"plan": planned().to_json(), "secrets": {"TOKEN": "t"}, "folder": "/home/of/the/submit"}
     answer = handover._start(run, json.loads(json.dumps(asked)))
     return dict(json.loads(json.dumps(answer)))

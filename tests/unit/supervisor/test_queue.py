@@ -154,7 +154,7 @@ def test_a_start_over_a_connection_that_was_dead_is_made_by_a_program_that_dials
     run, by_program = queued(tmp_path, "c-555555"), list[RunDir]()
     run.write("plan.json", planned().to_json())
     for module in (queue, starting):
-        monkeypatch.setattr(module, "backend", lambda _: Dead())
+        monkeypatch.setattr(module, "backend_for", lambda _: Dead())
     monkeypatch.setattr(queue, "_can_start_here", lambda *_: True)
     monkeypatch.setattr(queue, "_start_by_program", lambda _, run, __: by_program.append(run))
     start_queued(tmp_path, run)
@@ -189,7 +189,7 @@ def test_a_run_starts_at_its_turn_on_shared_hosts_and_an_interrupted_start_at_on
         return its_turn
 
     turn = SimpleNamespace(join=join) if is_shared else None
-    monkeypatch.setattr(queue, "backend", lambda _: SimpleNamespace(turn=lambda _: turn))
+    monkeypatch.setattr(queue, "backend_for", lambda _: SimpleNamespace(turn=lambda _: turn))
     run = queued(tmp_path, "c-555555")
     if has_begun:
         run.write("handle.json", {"state": "intent"})

@@ -57,7 +57,7 @@ def test_an_interrupted_start_is_repeated_unless_all_agents_are_there(
     monkeypatch: pytest.MonkeyPatch, run: RunDir, sight: Sight, done: list[str]
 ) -> None:
     machine = Machine(sight)
-    monkeypatch.setattr(starting, "backend", lambda _: machine)
+    monkeypatch.setattr(starting, "backend_for", lambda _: machine)
     starting.start(run, planned(), {})
     assert machine.done == done
     assert [event.kind for event in run.events()] == ["submitted"]
@@ -67,7 +67,7 @@ def test_an_interrupted_start_is_not_repeated_while_the_scheduler_does_not_answe
     monkeypatch: pytest.MonkeyPatch, run: RunDir
 ) -> None:
     machine = Machine(Sight(scheduler=SchedulerStatus("unknown", "squeue does not answer")))
-    monkeypatch.setattr(starting, "backend", lambda _: machine)
+    monkeypatch.setattr(starting, "backend_for", lambda _: machine)
     with pytest.raises(BackendError, match="r-222222: squeue does not answer") as raised:
         starting.start(run, planned(), {})
     assert raised.value.transient

@@ -152,7 +152,7 @@ def test_passes_over_a_large_run_leave_time_for_what_its_nodes_send(
             return True if len(passes) == 3 else None
 
     monkeypatch.setattr(supervisor, "Reconciler", Slow)
-    monkeypatch.setattr(supervisor, "backend", lambda _: SimpleNamespace(wait=lambda *_: None))
+    monkeypatch.setattr(supervisor, "backend_for", lambda _: SimpleNamespace(wait=lambda *_: None))
     run = create_run(tmp_path, "r-222222", {"run_id": "r-222222", "nnodes": 1, "kind": "ssh", "created": 1.0})
     supervisor._look_after(tmp_path, run)
     for (begun, ended), (following, _) in pairwise(passes):

@@ -54,7 +54,7 @@ def usage(runs: tuple[str, ...], by: str | None, since: str | None, as_json: boo
 
 
 def _of_runs(root: Path, names: tuple[str, ...], *, as_json: bool) -> int:
-    from orchestrator.backends import backend
+    from orchestrator.backends import backend_for
     from orchestrator.cli.render.results import job_use_line
     from orchestrator.operations.usage import usage_of
     from orchestrator.runs.sweeps import find_runs
@@ -64,7 +64,7 @@ def _of_runs(root: Path, names: tuple[str, ...], *, as_json: bool) -> int:
     jobs: dict[str, JobUse] = {}
     for name, folder in folders.items():
         try:
-            if (job := backend(folder.record().kind).used(folder)) is not None:
+            if (job := backend_for(folder.record().kind).used(folder)) is not None:
                 jobs[name] = job
         except OrchError as error:
             say(f"note: {error.message}")

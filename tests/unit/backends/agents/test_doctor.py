@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.backends.agents import doctor
 from orchestrator.backends.agents.holdings import holdings
 from orchestrator.backends.base import Check
@@ -233,7 +233,7 @@ def test_this_machines_own_answers_are_enough(tmp_path: Path, monkeypatch: pytes
     """It needs neither a connection nor a folder that is there already."""
     (tmp_path / "p.yaml").write_text("kind: local\npython: /nowhere/python\n")
     monkeypatch.setenv("ORCH_HOME", str(tmp_path / "home"))
-    checks = backend("local").doctor(load_profile(str(tmp_path / "p.yaml")), on_node=False)
+    checks = backend_for("local").doctor(load_profile(str(tmp_path / "p.yaml")), on_node=False)
     failed = {check.what: check.value for check in checks if check.level == "fail"}
     assert list(failed) == ["training"]
     assert "/nowhere/python" in failed["training"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend_for
 from orchestrator.backends.batch import site as batch_site
 from orchestrator.backends.slurm.scheduler import here
 from orchestrator.backends.slurm.script import cores_per_node
@@ -111,7 +111,7 @@ def test_a_cancel_while_slurm_is_asked_is_not_taken_for_a_loss(site: Site, monke
     squeue = site.bin / "squeue"
     cancel = f"""echo '{{"kind": "cancel"}}' >>{site.run.path}/events.jsonl; echo '{{}}' >{site.run.path}/cancel.json"""
     squeue.write_text(squeue.read_text().replace("cat <<", f"{cancel}\ncat <<"))
-    monkeypatch.setattr(backend("slurm"), "_sites", site.backend._sites)
+    monkeypatch.setattr(backend_for("slurm"), "_sites", site.backend._sites)
     assert state_of(site.run).state == "cancelled"
 
 
@@ -428,20 +428,20 @@ def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:
 
 
 def test_the_run_directory_lies_where_the_profile_says(tmp_path: Path) -> None:
-    run, backend = RunDir(tmp_path / "home" / "runs" / "r-abc234"), here()
-    assert backend.place(run, None, None).run_dir == str(run.path)
-    there = backend.place(run, "~/orch", None)
+    run, backend_for = RunDir(tmp_path / "home" / "runs" / "r-abc234"), here()
+    assert backend_for.place(run, None, None).run_dir == str(run.path)
+    there = backend_for.place(run, "~/orch", None)
     assert there.run_dir == str(Path.home() / "orch" / "runs" / "r-abc234")
     assert there.agent_python == sys.executable
     with pytest.raises(UsageError, match="workdir must be an absolute path, and it is 'orch'"):
-        backend.place(run, "orch", None)
+        backend_for.place(run, "orch", None)
 
 
 def test_a_folder_that_can_not_be_looked_at_is_judged_by_the_one_above_it(tmp_path: Path) -> None:
     """As another user's folder of mode 700 can't; here its name is too long."""
     launch = SimpleNamespace(tasks=(SimpleNamespace(run_dir=f"{tmp_path}/{'x' * 300}/runs/doctor"),))
-    backend = here()
-    found = backend._runs_folder(backend.site({}), launch)  # type: ignore[arg-type]
+    backend_for = here()
+    found = backend_for._runs_folder(backend_for.site({}), launch)  # type: ignore[arg-type]
     assert (found.top, found.is_writable) == (str(tmp_path), True)
 
 

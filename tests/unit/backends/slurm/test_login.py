@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends import backend, kind_of
+from orchestrator.backends import backend_for, kind_of
 from orchestrator.backends.batch import watcher
 from orchestrator.backends.batch.backend import Batch
 from orchestrator.backends.batch.job import record_status, recorded_status
@@ -49,7 +49,7 @@ def run(tmp_path: Path) -> RunDir:
 
 def test_a_profile_with_a_login_node_has_a_backend_of_its_own() -> None:
     assert kind_of({"kind": "slurm", "login": None}) == kind_of({"kind": "slurm"}) == "slurm"
-    made = backend(kind_of({"kind": "slurm", "login": "me@far"}))
+    made = backend_for(kind_of({"kind": "slurm", "login": "me@far"}))
     assert (type(made), made.is_remote) == (Batch, True)
     assert parse_address("me@far:2222") == Address("far", "me", 2222)
 

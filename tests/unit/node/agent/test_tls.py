@@ -21,7 +21,7 @@ from orchestrator.node.agent.tls import BUFFER_BYTES, NoTlsError, Tls, in_words
 from orchestrator.node.system import host
 from orchestrator.protocol.messages import Trouble
 from orchestrator.protocol.task import NodeTask, Program
-from orchestrator.transport.credentials import credentials_for, entrusted
+from orchestrator.transport.credentials import credentials_for, with_credentials
 from tests.unit.node.agent.members import ANOTHER, CREDENTIALS, TLS, join, leader, raw, run
 
 KEY = serialization.load_pem_private_key(CREDENTIALS[CREDENTIALS.index("-----BEGIN PRIVATE") :].encode(), None)
@@ -194,7 +194,7 @@ def test_only_a_start_with_several_nodes_has_credentials_and_all_its_nodes_the_s
         )
         for node in range(2)
     )
-    told = entrusted(tasks, credentials_for(2), {"KEY": "value"})
+    told = with_credentials(tasks, credentials_for(2), {"KEY": "value"})
     assert {task.credentials for task in told} != {""}
     assert len({task.credentials for task in told}) == 1
     assert [task.secrets for task in told] == [{"KEY": "value"}] * 2
