@@ -31,8 +31,8 @@ from orchestrator.protocol.events import (
     of,
 )
 from orchestrator.protocol.frozen import Value
-from orchestrator.protocol.layout import TITLES
 from orchestrator.protocol.progress import Progress
+from orchestrator.protocol.schedulers import LIMIT_SIGNALS, titled
 from orchestrator.protocol.str_enum import StrEnum
 
 Budgets = Mapping[str, Optional[int]]  # number of restarts by cause; None: unlimited
@@ -224,9 +224,6 @@ def next_start(
 
 
 def is_limit_signal(name: str, title: str) -> bool:
-    """Return whether a signal announces the time limit of the scheduler's job.
-
-    orch configures Slurm to send SIGUSR2. In jobs of other schedulers, orch itself sends SIGXCPU, because Grid Engine
-    sends SIGUSR2 before every end of a job, even after `qdel`.
-    """
-    return name == "SIGXCPU" or (name == "SIGUSR2" and title != TITLES["sge"])
+    """Return whether a signal announces the time limit of the job of the scheduler with this title."""
+    facts = titled(title)
+    return name in (facts.limit_signals if facts is not None else LIMIT_SIGNALS)

@@ -9,6 +9,7 @@ from orchestrator.prepare.prepare import Prepared
 from orchestrator.prepare.time_limit import note_on_time_limit
 from orchestrator.protocol.masking import looks_secret
 from orchestrator.specs.documents.paths import shadowed_profile
+from orchestrator.specs.profile import LocalProfile, SshProfile
 
 
 def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
@@ -87,7 +88,7 @@ def note_on_gpus(prepared: Prepared) -> str:
     otherwise.
     """
     profile = prepared.profile
-    if profile.kind != "local" or profile.nodes == 1 or not profile.leases or "nccl" in profile.backend:
+    if not isinstance(profile, LocalProfile) or profile.nodes == 1 or not profile.leases or "nccl" in profile.backend:
         return ""
     from orchestrator.node.system.gpus.devices import gpus
     from orchestrator.specs.plan import nproc_by_node
@@ -118,7 +119,7 @@ def note_on_supervisor(prepared: Prepared, *, starts_later: bool = False) -> str
             "note: you can close or shut down this machine, the run continues; its logs and checkpoints "
             "are copied when it is back"
         )
-    if prepared.profile.kind != "ssh":
+    if not isinstance(prepared.profile, SshProfile):
         return ""
     what = "replacing a lost node by a spare" if prepared.profile.spares else "a restart after a lost node"
     return f"note: you can close or shut down this machine, the run continues; only {what} needs it online"

@@ -370,7 +370,9 @@ def shipment(prepared: Prepared) -> Shipment:
 
         here.append(f"{find_uv()} with {sys.executable}, which reads {prepared.lock.name}")
         here.append(f"the build programs of source distributions in {prepared.lock.name}, if it has any, started by uv")
-    if profile.kind == "ssh" and profile.supervisor != "here":
+    from orchestrator.specs.profile import SshProfile
+
+    if isinstance(profile, SshProfile) and profile.supervisor != "here":
         way = gateway_of(profile.supervisor).ssh_command
         here = [f"{way} {profile.supervisor_orch} accept", *(f"{line} (there)" for line in here)]
     return Shipment(str(folder), files, size, tuple(here), left)

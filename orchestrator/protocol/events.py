@@ -246,23 +246,18 @@ class CleanedUp(Event, kind="swept"):
 # -- on each node's agent, in RUN/nodes/N/events.jsonl
 
 
-class SlurmJob(Event, kind="slurm_job"):
-    """The id of the run's Slurm job, and the hosts of the job. The event is written each time Slurm starts the job."""
-
-    start: Count
-    job: Optional[str] = None
-    hosts: Strings = ()
-    requeues: Optional[Count] = None  # how often Slurm has requeued a job with spare nodes
-
-
 class BatchJob(Event, kind="batch_job"):
-    """The id of the run's job in a scheduler other than Slurm, and the hosts of the job. The event is written each
-    time the scheduler starts the job.
+    """The id of the run's job, and the hosts of the job. The event is written each time the scheduler starts the
+    job.
     """
 
     start: Count
     job: Optional[str] = None
     hosts: Strings = ()
+    requeues: Optional[Count] = None  # how often a job with spare nodes was requeued
+
+
+KINDS["slurm_job"] = BatchJob  # the kind of Slurm's jobs until version 0.1
 
 
 class AgentStarted(Event, kind="agent_started"):

@@ -5,23 +5,26 @@ from __future__ import annotations
 import re
 
 from orchestrator.protocol.reading import names_in
+from orchestrator.protocol.schedulers import FOLDERS
+
+_JOB = "|".join(FOLDERS)  # the folders of a scheduler's job
 
 # Patterns for the names of orch's own files in a run's folder. The run's program wrote all other files there.
 _OWN_ON_NODES = (
     r"code\.baseline\.json|node\.pyz|submitit\.pyz|order\.json|shared|given|received\.json|cancel\.json|rank0\.done"
     r"|metrics\.jsonl|result\.json|container|code\.[^/]*\.tmp"
-    r"|(slurm|batch)/([A-Za-z0-9_%-][A-Za-z0-9_.%-]*\.(log|pkl|sh)|\d+(_\d+)*_log\.(out|err)|again\.\d+)"
+    rf"|({_JOB})/([A-Za-z0-9_%-][A-Za-z0-9_.%-]*\.(log|pkl|sh)|\d+(_\d+)*_log\.(out|err)|again\.\d+)"
     r"|nodes/\d+/([a-z]+\.json|(agent|launcher)\.log|(events|samples|metrics)\.jsonl(\.1|\.reserve)?|start_\d+|attempt_\d+"
     r"|container_\d+\.id|second_copy|scratch|compiled|receiving)"
 )
 _OWN_HERE = (
-    r"(run|plan|code|handle|slurm|held|queue|reserve|secrets|outbox_secrets|verdict|environment|packages|launch)\.json"
+    rf"(run|plan|code|handle|{_JOB}|held|queue|reserve|secrets|outbox_secrets|verdict|environment|packages|launch)\.json"
     r"|pull(ed)?\.json|sending|starting|events\.jsonl|notify\.log|outbox|(collect|outputs|logs)\.lock|trackers"
     r"|[^/]*\.replay-[0-9a-f]{6}"
 )
 _WRITTEN_WHOLE = r"(\.partial)?"  # the suffix that `write_file` gives to an incomplete file
 _WRITTEN_ATOMICALLY = r"\.[^/]*\.[0-9a-f]{8}\.[0-9a-f]{8}\.\d+\.tmp"  # a name that `temporary_name` made
-_OWN_OF_SWEEP = r"sweep\.json|search\.jsonl?|code|slurm|batch"  # in the folder that the points of a sweep share
+_OWN_OF_SWEEP = rf"sweep\.json|search\.jsonl?|code|{_JOB}"  # in the folder that the points of a sweep share
 _RUN = r"\..*|.*-[abcdefghjkmnpqrstuvwxyz2-9]{6}(\.\d+)?(\.replay-[0-9a-f]{6})?"
 
 GIVEN = "given"  # folder of the checkpoint from which a run starts, and the first part of that checkpoint's name
@@ -30,17 +33,6 @@ GIVEN = "given"  # folder of the checkpoint from which a run starts, and the fir
 def node_folder(run_dir: str, node_rank: int) -> str:
     """Return the folder that only this node's agent, launcher and ranks write to."""
     return f"{run_dir}/nodes/{node_rank}"
-
-
-TITLES = {"slurm": "Slurm", "pbs": "PBS", "sge": "Grid Engine", "oar": "OAR", "lsf": "LSF"}
-"""The name of each scheduler in messages."""
-
-
-def job_folder(kind: str) -> str:
-    """Return the folder, within a run's folder, of the scheduler job's script and logs. `kind` is the kind of the
-    scheduler.
-    """
-    return "slurm" if kind == "slurm" else "batch"
 
 
 def attempt_folder(node_dir: str, attempt: int) -> str:
@@ -100,7 +92,7 @@ def is_own_file(path: str, *, here: bool) -> bool:
     """
     known = f"{_OWN_ON_NODES}|{_OWN_HERE}" if here else _OWN_ON_NODES
     parent, _, name = path.rpartition("/")
-    is_being_written = (not parent or parent.startswith(("nodes/", "slurm", "batch"))) and re.fullmatch(
+    is_being_written = (not parent or parent.startswith(("nodes/", *FOLDERS))) and re.fullmatch(
         _WRITTEN_ATOMICALLY, name
     )
     return bool(is_being_written or re.fullmatch(f"({known}){_WRITTEN_WHOLE}", path))

@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.protocol.frozen import Frozen, Value
-from orchestrator.protocol.layout import TITLES
+from orchestrator.protocol.schedulers import SCHEDULERS
 from orchestrator.runs.state import drop_invalid_fields
 
 if TYPE_CHECKING:
@@ -191,7 +191,8 @@ class RunRecord(Frozen):
         kind = known.get("kind", LOCAL)
         if "scheduler" not in known and kind not in (LOCAL, "ssh"):  # written by orch 0.1, or damaged
             scheduler = kind.partition("-")[0]
-            known["scheduler"] = TITLES.get(scheduler, scheduler.capitalize())
+            facts = SCHEDULERS.get(scheduler)
+            known["scheduler"] = facts.title if facts else scheduler.capitalize()
         return RunRecord(
             run_id=run_id,
             **known,

@@ -7,13 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.protocol.allocation import Allocation, AllocationError, read_allocation
-from orchestrator.protocol.layout import TITLES
 from orchestrator.protocol.reading import MOST_RECORD, read_regular
-
-OWN_WAYS = {"slurm": "srun", "sge": "qrsh", "oar": "oarsh", "lsf": "blaunch"}
-"""Maps each kind of scheduler to its command that starts a program on a machine of the job and connects the program's
-standard streams. PBS has no such command.
-"""
+from orchestrator.protocol.schedulers import SCHEDULERS
 
 
 def allocation_here() -> Allocation | None:
@@ -45,13 +40,15 @@ def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
     except AllocationError as error:
         raise ValueError(str(error)) from None
     if found is None:
-        raise ValueError(f"hosts is 'allocation', but this shell does not run in a job of {', '.join(TITLES.values())}")
+        titles = ", ".join(facts.title for facts in SCHEDULERS.values())
+        raise ValueError(f"hosts is 'allocation', but this shell does not run in a job of {titles}")
     takes_counts = profile.get("nproc_per_node", "auto") == "auto"
     hosts = tuple(
         {"host": host, **({"nproc_per_node": count} if takes_counts and count else {})}
         for host, count in zip(found.hosts, found.counts, strict=True)
     )
-    ways = ("ssh", *([OWN_WAYS[found.kind]] if found.job and found.kind in OWN_WAYS else []))
+    starter = SCHEDULERS[found.kind].starter
+    ways = ("ssh", *([starter.name] if found.job and starter else []))
     profile = {"start_by": ways, "job": f"{found.kind}:{found.job}" if found.job else None, **profile}
     spares = profile.get("spares", ())
     if type(spares) is not int:

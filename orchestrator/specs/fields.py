@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -15,7 +15,14 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from orchestrator.protocol.patterns import problem_of
+from orchestrator.protocol.schedulers import SCHEDULERS, STARTERS
 from orchestrator.specs.units import percent, seconds, size
+
+if TYPE_CHECKING:
+    Way = str
+else:
+    Way = Literal[("ssh", *STARTERS)]
+JobNumber = Annotated[str, Field(pattern=rf"^({'|'.join(SCHEDULERS)}):\S+$")]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")

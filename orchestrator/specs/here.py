@@ -134,8 +134,10 @@ def submitter_of(script: str, code_dir: Path) -> tuple[str, str] | None:
 
 
 def _has_one_rank_a_node(profile: AnyProfile) -> bool:
+    from orchestrator.specs.profile import SshProfile
+
     counts = profile.nproc_per_node if isinstance(profile.nproc_per_node, tuple) else (profile.nproc_per_node,)
-    own = [host.nproc_per_node for host in profile.hosts] if profile.kind == "ssh" else []
+    own = [host.nproc_per_node for host in profile.hosts] if isinstance(profile, SshProfile) else []
     return {*counts, *(count for count in own if count is not None)} == {1}
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import OrchError
 from orchestrator.protocol.frozen import Value
+from orchestrator.protocol.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
     from orchestrator.specs.profile import ProfileBase
@@ -93,36 +94,31 @@ _MODELS: Final = "orchestrator.specs.profile"
 _BACKENDS: Final = "orchestrator.backends"
 LOCAL: Final = _Local("local", f"{_MODELS}:LocalProfile", f"{_BACKENDS}.agents.here:AgentsHere")
 SSH: Final = _Ssh("ssh", f"{_MODELS}:SshProfile", f"{_BACKENDS}.agents.over_ssh:AgentsOverSsh")
-SLURM: Final = Kind(
+
+
+def _batch(name: str, model: str, **about: Any) -> Kind:
+    """Return the kind of a scheduler of which `protocol/schedulers.py` has the facts."""
+    scheduler = f"{_BACKENDS}.{name}.scheduler"
+    return Kind(
+        name,
+        f"orchestrator.specs.{name}_profile:{model}",
+        f"{scheduler}:here",
+        f"{scheduler}:through_login",
+        scheduler=SCHEDULERS[name].title,
+        parallel=16,
+        **about,
+    )
+
+
+SLURM: Final = _batch(
     "slurm",
-    "orchestrator.specs.slurm_profile:SlurmProfile",
-    f"{_BACKENDS}.slurm.scheduler:here",
-    f"{_BACKENDS}.slurm.scheduler:through_login",
-    scheduler="Slurm",
+    "SlurmProfile",
     verb="slurm",
     check="sbatch --test-only",
     runtimes=("docker", "podman", "apptainer", "pyxis"),
-    parallel=16,
 )
-SGE: Final = Kind(
-    "sge",
-    "orchestrator.specs.sge_profile:SgeProfile",
-    f"{_BACKENDS}.sge.scheduler:here",
-    f"{_BACKENDS}.sge.scheduler:through_login",
-    scheduler="Grid Engine",
-    verb="job",
-    check="qsub -w v",
-    parallel=16,
-)
-PBS: Final = Kind(
-    "pbs",
-    "orchestrator.specs.pbs_profile:PbsProfile",
-    f"{_BACKENDS}.pbs.scheduler:here",
-    f"{_BACKENDS}.pbs.scheduler:through_login",
-    scheduler="PBS",
-    verb="job",
-    parallel=16,
-)
+SGE: Final = _batch("sge", "SgeProfile", verb="job", check="qsub -w v")
+PBS: Final = _batch("pbs", "PbsProfile", verb="job")
 OWN: Final[Mapping[str, Kind]] = {kind.name: kind for kind in (LOCAL, SSH, SLURM, SGE, PBS)}
 """orch's own kinds by name. With this table, most commands need not search all installed packages for kinds."""
 

@@ -115,6 +115,8 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
 
     Raises UsageError if the job and the profile can't work together.
     """
+    from orchestrator.specs.profile import SshProfile
+
     kind = kind_named(profile.kind)
     nodes = kind.nodes(profile)
     container = runtimes.container(job, profile)
@@ -148,7 +150,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "uses_gpus": _uses_gpus(job, profile),
         "gpus": job.resources.gpus,
         "all_gpus": job.training is not None and job.training.strategy in MANY_GPUS,
-        "second_copy": profile.kind == "ssh" and not profile.shared and profile.second_copy,
+        "second_copy": isinstance(profile, SshProfile) and not profile.shared and profile.second_copy,
         "resume": job.checkpoint.resume,
         "retry": job.retry.to_json(),
         "has_spares": bool(getattr(profile, "spares", ())),

@@ -6,13 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+from orchestrator.protocol.schedulers import SCHEDULERS
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.spec import FORMAT_VERSION, Spec, setting
 
 if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
     from pydantic import AfterValidator, BeforeValidator, Field
 
-    from orchestrator.specs.fields import LOGIN, Also, Arg, Count, EnvName, Jumps, Line, Name, Nproc, Seconds, UserName
+    from orchestrator.specs.fields import (
+        LOGIN,
+        Also,
+        Arg,
+        Count,
+        EnvName,
+        JobNumber,
+        Jumps,
+        Line,
+        Name,
+        Nproc,
+        Seconds,
+        UserName,
+        Way,
+    )
     from orchestrator.specs.job import Job
 
 
@@ -33,6 +48,9 @@ def _not_orchs_own(env: dict[str, str]) -> dict[str, str]:
 
 class ProfileBase(Spec):
     """The fields that every kind of profile has."""
+
+    if TYPE_CHECKING:
+        kind: str  # each subclass declares it with its own value
 
     version: Literal[1] = FORMAT_VERSION
     name: Name
@@ -162,14 +180,14 @@ class SshProfile(ProfileBase):
         Also("string"),
     ] = setting("the nodes; allocation: the machines of the scheduler's job in which orch runs")
     start_by: Annotated[
-        tuple[Literal["ssh", "srun", "qrsh", "oarsh", "blaunch"], ...],
+        tuple[Way, ...],
         Field(min_length=1),
         BeforeValidator(_listed),
         Also("string"),
     ] = setting(
         "how programs are started on the hosts; if several ways are given, the first that works", default=("ssh",)
     )
-    job: Annotated[str, Field(pattern=r"^(slurm|pbs|sge|oar|lsf):\S+$")] | None = setting(
+    job: JobNumber | None = setting(
         "the scheduler's job that has the hosts, as slurm:7; hosts: allocation sets it and start_by", default=None
     )
     spares: Annotated[
@@ -216,9 +234,10 @@ class SshProfile(ProfileBase):
             raise ValueError(f"nodes is {self.nodes}, but {_counted(len(self.hosts))} listed")
         if (self.min_nodes or 0) > self.nodes:
             raise ValueError(f"min_nodes is {self.min_nodes}, but nodes is {self.nodes}")
-        if self.start_by != ("ssh",) and self.job is None:
+        starter = SCHEDULERS[self.job.partition(":")[0]].starter if self.job else None
+        if wrong := set(self.start_by) - {"ssh", starter.name if starter else ""}:
             raise ValueError(
-                f"start_by names {self.start_by[-1]}, which needs a scheduler's job: set `hosts: allocation`, or `job`"
+                f"start_by names {wrong.pop()}, which needs a job of its scheduler: set `hosts: allocation`, or `job`"
             )
 
     def with_one_rank(self, nodes: int | None) -> Self:

@@ -1,4 +1,4 @@
-"""The union of the profile classes of all kinds, with the field `kind` as its discriminator."""
+"""The JSON Schema of a profile of any kind."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from pydantic import Field
 
 from orchestrator.specs import border
 from orchestrator.specs.kinds import every, model_of
-from orchestrator.specs.pbs_profile import PbsProfile
-from orchestrator.specs.profile import LocalProfile, SshProfile
-from orchestrator.specs.sge_profile import SgeProfile
-from orchestrator.specs.slurm_profile import SlurmProfile
+from orchestrator.specs.profile import ProfileBase
 
-AnyProfile = LocalProfile | SshProfile | SlurmProfile | SgeProfile | PbsProfile
+AnyProfile = ProfileBase
 
 
 def json_schema() -> dict[str, Any]:

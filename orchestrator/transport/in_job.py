@@ -14,106 +14,35 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 from orchestrator.errors import BackendError
-from orchestrator.protocol.layout import TITLES
+from orchestrator.protocol.schedulers import SCHEDULERS, STARTERS
 from orchestrator.transport.address import Address
 
 START_SECONDS: Final = 30.0  # for a scheduler to start a program
 LEAVING_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 10.0  # for a scheduler to show a job
 BUFFER: Final = 1 << 16
-SLURMS_OWN: Final = (
-    "SBATCH_", "SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_", "SCANCEL_",
-)  # fmt: skip
-"""The prefixes of the variables that Slurm's programs read as options."""
-SLURM_NEEDS: Final = ("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS")
-"""The variables that are kept although they have a prefix in SLURMS_OWN, because they name the cluster or authenticate
-the user.
-"""
-_HIDING: Final = (
-    f"for orch_each in $(env|sed -n 's/^\\([A-Z_a-z0-9]*\\)=.*/\\1/p'); do case $orch_each in {'|'.join(SLURM_NEEDS)})"
-    f' ;; {"|".join(f"{prefix}*" for prefix in SLURMS_OWN)}) unset $orch_each;; esac; done; exec "$@"'
-)
-
-
-def hiding(argv: Sequence[str]) -> list[str]:
-    """Return the argv that runs a program of Slurm without the environment variables that would change its
-    behaviour.
-    """
-    return ["sh", "-c", _HIDING, argv[0], *argv]
-
-
-@dataclass(frozen=True)
-class Starter:
-    """A scheduler's command that starts a program on a machine. `{host}` and `{job}` in its words are replaced by the
-    machine and the job's number.
-
-    plain: the options for a program without a terminal. terminal: the options for a program that gets this terminal.
-    end: the words after the options.
-    """
-
-    words: tuple[str, ...]
-    plain: tuple[str, ...] = ()
-    terminal: tuple[str, ...] = ()
-    end: tuple[str, ...] = ()
-    is_slurms: bool = False  # the program is passed as separate words, and Slurm's own variables are hidden from srun
-    skips_first: bool = False  # a program on this machine is started without the command
-
-
-STARTERS: Final[Mapping[str, Starter]] = {
-    # --overlap shares the machine with the job's other steps. Without --unbuffered, Slurm holds a program's bytes back
-    # until a line is complete.
-    "srun": Starter(
-        ("srun", "--jobid={job}", "--overlap", "--export=ALL", "--nodelist={host}", "--nodes=1", "--ntasks=1",
-         "--mem=0", "--cpu-bind=none", "--mpi=none"),
-        plain=("--quiet", "--unbuffered"), terminal=("--pty",), is_slurms=True,
-    ),
-    # The job's script has a slot of the first machine, in which Grid Engine may start nothing else.
-    "qrsh": Starter(
-        ("env", "JOB_ID={job}", "qrsh", "-inherit", "-V"), terminal=("-pty", "yes"), end=("{host}",), skips_first=True
-    ),
-    "oarsh": Starter(("env", "OAR_JOB_ID={job}", "oarsh"), plain=("-T",), terminal=("-t",), end=("{host}",)),
-    "blaunch": Starter(("env", "LSB_JOBID={job}", "blaunch"), end=("{host}",)),
-}  # fmt: skip
-"""The commands by their names in a profile's `start_by`. All commands except srun pass their last word to a shell."""
 
 
 def in_job(address: Address, argv: Sequence[str], *, terminal: bool = False) -> list[str]:
-    """Return the argv that runs a program on a machine of a job, by the first command that the machine's address lists.
+    """Return the argv that runs a program on a machine of a job, by the own command of the job's scheduler.
 
     As over SSH, the program starts in the home folder.
     """
-    starter = STARTERS[address.by[0]]
+    kind, _, job = address.job.partition(":")
+    facts = SCHEDULERS[kind]
     argv = ["sh", "-c", 'cd; exec "$0" "$@"', *argv] if argv else []
-    if starter.skips_first and is_here(address.host):
+    if facts.starter is not None and facts.starter.skips_first and is_here(address.host):
         return argv
-    words = _words(address, starter.terminal if terminal else starter.plain)
-    return hiding([*words, *argv]) if starter.is_slurms else [*words, *([shlex.join(argv)] if argv else [])]
+    return facts.step(address.host, job, argv, terminal=terminal)
 
 
 def by_hand(address: Address) -> str:
     """Return the command line to which a person can append a program to run it on the machine."""
-    return shlex.join(_words(address, ()))
-
-
-def _words(address: Address, view: tuple[str, ...]) -> list[str]:
-    starter, number = STARTERS[address.by[0]], address.job.partition(":")[2]
-    return [word.format(host=address.host, job=number) for word in (*starter.words, *view, *starter.end)]
-
-
-# For each kind of scheduler: the command that shows a job, and its output for a job that has ended. A job that waits
-# again has lost its machines.
-_JOB_STATES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "slurm": (("squeue", "--noheader", "--format=%T", "--jobs={job}"), r"|PENDING|COMPLETING|.*Invalid job id.*"),
-    "sge": (("qstat", "-j", "{job}"), r".*do(es)? not exist.*"),
-    "pbs": (("qstat", "{job}"), r".*(Unknown Job Id|has finished).*"),
-    "oar": (("oarstat", "-s", "-j", "{job}"), r"\d+: (Terminated|Error).*"),
-    "lsf": (("bjobs", "-noheader", "-o", "stat", "{job}"), r"(DONE|EXIT|PEND).*|.*is not found.*"),
-}
-LOOK_SECONDS: Final = 10.0
+    return shlex.join(STARTERS[address.by[0]].argv(address.host, address.job.partition(":")[2]))
 
 
 def is_over(job: str) -> bool:
@@ -121,23 +50,23 @@ def is_over(job: str) -> bool:
     queried.
     """
     kind, _, number = job.partition(":")
-    words, pattern = _JOB_STATES[kind]
-    argv = [word.format(job=number) for word in words]
+    facts = SCHEDULERS[kind]
+    argv = facts.hiding([word.format(job=number) for word in facts.state])
     try:
         done = subprocess.run(
-            hiding(argv) if kind == "slurm" else argv, capture_output=True, text=True, check=False,
+            argv, capture_output=True, text=True, check=False,
             stdin=subprocess.DEVNULL, timeout=LOOK_SECONDS, errors="replace", env={**os.environ, "LC_ALL": "C"},
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return False
     said = f"{done.stdout}{done.stderr}".strip()
-    return bool(said or done.returncode == 0) and re.fullmatch(pattern, said, re.DOTALL) is not None
+    return bool(said or done.returncode == 0) and re.fullmatch(facts.over, said, re.DOTALL) is not None
 
 
 def ended(job: str) -> str:
     """Return the error message about a job that has ended."""
     kind, _, number = job.partition(":")
-    return f"{TITLES[kind]} job {number}, which had the machines of the run, has ended"
+    return f"{SCHEDULERS[kind].title} job {number}, which had the machines of the run, has ended"
 
 
 def is_here(host: str) -> bool:

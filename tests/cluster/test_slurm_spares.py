@@ -27,7 +27,7 @@ def alice(testbed: Control) -> User:
 
 def hosts(run: Run) -> list[list[str]]:
     """The nodes of each start."""
-    return [event["hosts"] for event in run.events("slurm_job")]
+    return [event["hosts"] for event in run.events("batch_job")]
 
 
 def requeues(run: Run) -> int:

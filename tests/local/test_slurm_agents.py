@@ -158,7 +158,7 @@ def test_a_start_goes_on_where_the_last_one_was_stopped(make: Any) -> None:
     again = [(event["start"], event["cause"], event["step"]) for event in job.events("starting_again")]
     assert again == [(1, "preempted", 1), (2, "preempted", 2)]
     assert job.word(2) is None
-    assert [event["hosts"] for event in job.events("slurm_job")] == [["localhost", "localhost"]] * 3
+    assert [event["hosts"] for event in job.events("batch_job")] == [["localhost", "localhost"]] * 3
 
 
 def test_an_agent_that_is_killed_costs_the_infra_budget_once(make: Any) -> None:

@@ -104,7 +104,7 @@ class Spared(Job):
 
     def hosts(self) -> list[list[str]]:
         """Return the nodes of each start."""
-        return [event["hosts"] for event in self.events("slurm_job")]
+        return [event["hosts"] for event in self.events("batch_job")]
 
 
 class Make(Protocol):
@@ -167,7 +167,7 @@ def test_without_a_node_that_answers_the_job_is_queued_again(make: Make) -> None
     (job.folder / "dead").write_text("")
     job.begin(restarts=1)
     assert job.code() == 0, job.logs()
-    assert [(event["start"], event["requeues"]) for event in job.events("slurm_job")] == [(0, 0), (1, 1)]
+    assert [(event["start"], event["requeues"]) for event in job.events("batch_job")] == [(0, 0), (1, 1)]
     assert job.events("replaced") == []
 
 
@@ -193,7 +193,7 @@ def test_a_preemption_is_left_to_slurm_and_a_spent_budget_ends_the_job(make: Mak
         job.wait_for_rank(attempt)
         job.kill(1)
     assert job.code() not in (0, EXIT_REQUEUE), job.logs()
-    assert [event["start"] for event in job.events("slurm_job")] == [0, 1, 2]
+    assert [event["start"] for event in job.events("batch_job")] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("budget", [1, 0])

@@ -19,8 +19,7 @@ from orchestrator.backends.base import NodeProof
 from orchestrator.backends.batch.site import SNAPSHOT_SECONDS, array_of
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.outcome.scheduler import JobEnd
-from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, SlurmJob, last_of, of
-from orchestrator.protocol.hostlist import expand
+from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, last_of, of
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import Record, RunDir
@@ -135,14 +134,6 @@ def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> Sch
     return SchedulerStatus.of_end(job.ending, reason)
 
 
-def _expanded(nodes: str) -> tuple[str, ...]:
-    """Return the machines in a scheduler's list of nodes; empty if the list has another form than Slurm's."""
-    try:
-        return tuple(expand(nodes))
-    except ValueError:
-        return ()
-
-
 def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
     """Return the argv that runs a command on a node of the run's job. Raises BackendError if the job is not active."""
     phase, job = job_of(site, run)
@@ -151,10 +142,9 @@ def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, termin
     if job is None or phase != "active":
         words = "waits for its nodes" if phase == "waiting" else "has ended, and its nodes are not the run's any more"
         raise BackendError(f"the {site.scheduler.title} job of run {run.run_id} {words}")
-    starts = [event for event in run.events() if isinstance(event, (SlurmJob, BatchJob))]
-    hosts, given = starts[-1].hosts if starts else (), _expanded(job.nodes)
-    is_slurms = not starts or isinstance(starts[-1], SlurmJob)
-    if is_slurms and not set(hosts) & set(given):  # no start is recorded since the job got these machines
+    start, given = last_of(run.events(), BatchJob), job.hosts
+    hosts = start.hosts if start is not None else ()
+    if given and not set(hosts) & set(given):  # no start is recorded since the job got these machines
         hosts = given
     host = hosts[node] if node < len(hosts) else job.nodes
     return site.scheduler.step(job.job_id, node, host, argv, terminal=terminal)

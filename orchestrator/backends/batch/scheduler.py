@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from orchestrator.backends.base import CheckResult
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.outcome.scheduler import JobEnd
+from orchestrator.protocol.hostlist import expand
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for a submit
     from orchestrator.backends.base import Check
@@ -68,6 +69,14 @@ class Job(ABC):
     def is_deferred(self) -> bool:
         """Return True if the job waits for a start time. A requeued job waits in this way."""
         return False
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the job's machines in the order of its nodes; empty if `nodes` does not list all of them."""
+        try:
+            return tuple(expand(self.nodes))
+        except ValueError:
+            return ()
 
     @property
     def ending(self) -> JobEnd:

@@ -69,6 +69,10 @@ class JobLine(Job):
         return "waiting" if set(self.state) & set("qw") else "active"
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        return ()  # qstat names only the first
+
+    @property
     def is_stuck(self) -> bool:
         return "E" in self.state or self.reason.startswith(STUCK)
 

@@ -24,7 +24,7 @@ from orchestrator.backends.batch.scheduler import (
 from orchestrator.backends.slurm import parse
 from orchestrator.backends.slurm.environment import PRINT_FILLS, filled
 from orchestrator.errors import BackendError, UsageError
-from orchestrator.transport.in_job import SLURM_NEEDS, SLURMS_OWN, hiding
+from orchestrator.protocol.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.base import Check
@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
     from orchestrator.transport.machine import Output
 
+FACTS: Final = SCHEDULERS["slurm"]
 AFTER_REQUEUE: Final = 5  # seconds
 MAY_DIFFER: Final = ("job_name", "comment", "setup", "teardown")  # parameters that tasks of an array need not share
 
@@ -41,12 +42,12 @@ MAY_DIFFER: Final = ("job_name", "comment", "setup", "teardown")  # parameters t
 class Slurm(Scheduler):
     """Describes Slurm 20.02 and later. Only formats that are the same in all these versions are used."""
 
-    title = "Slurm"
-    folder = "slurm"
+    title = FACTS.title
+    folder = FACTS.folder
     programs = ("sbatch", "srun", "squeue", "scancel")
     needs_python = ("submitit", 3, 10)
-    hide = (*SLURMS_OWN, "SUBMITIT_")
-    keep = SLURM_NEEDS
+    hide = (*FACTS.hidden, "SUBMITIT_")
+    keep = FACTS.kept
     plain: ClassVar[Mapping[str, str]] = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
     chatter = ("submitit INFO",)
     shell = PRINT_FILLS
@@ -121,11 +122,7 @@ class Slurm(Scheduler):
         return ("scontrol", "update", f"jobid={job.job_id}", f"starttime=now+{AFTER_REQUEUE}")
 
     def step(self, job_id: str, node: int, host: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        # --overlap shares the node with the agent's own step.
-        words = ("--export=ALL", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--mem=0")
-        # Without --unbuffered, Slurm holds a program's bytes back until a line is complete.
-        view = ["--pty"] if terminal else ["--quiet", "--unbuffered"]
-        return hiding(["srun", f"--jobid={job_id}", *words, *view, *argv])
+        return FACTS.step(host, job_id, argv, terminal=terminal)
 
     def after(self, launch: LaunchPlan, job_ids: Sequence[str], *, succeeds: bool) -> LaunchPlan:
         condition = ":".join(["afterok" if succeeds else "afterany", *(each.removesuffix("[]") for each in job_ids)])

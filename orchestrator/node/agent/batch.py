@@ -32,18 +32,18 @@ from orchestrator.protocol.events import (
     GaveUp,
     LostNode,
     Replaced,
-    SlurmJob,
     StartingAgain,
     last_of,
     of,
 )
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import in_words
-from orchestrator.protocol.layout import TITLES, job_folder, node_folder
+from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.messages import Again
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json, read_object
+from orchestrator.protocol.schedulers import SCHEDULERS
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import DamagedError, read, to_json
 
@@ -52,7 +52,7 @@ from orchestrator.protocol.typed import DamagedError, read, to_json
 class Place:
     """An agent's position in one start of a scheduler's job: its node, the other nodes and the start's number."""
 
-    kind: str  # the scheduler: a key of TITLES
+    kind: str  # the scheduler: a key of SCHEDULERS
     number: str  # the job's number
     start: int  # how many times the scheduler has started the job before
     node: int
@@ -65,7 +65,7 @@ class Place:
     @property
     def title(self) -> str:
         """Return the scheduler's name, as messages show it."""
-        return TITLES[self.kind]
+        return SCHEDULERS[self.kind].title
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ class History:
         """Return the number of the next attempt, which no earlier attempt has used."""
         return restart.last_attempt(self.events, default=-1) + 1
 
-    def last_in_job(self, place: Place) -> SlurmJob | None:
+    def last_in_job(self, place: Place) -> BatchJob | None:
         """Return the previous start that ran in the present allocation of a job with spare nodes; None if this start is
         the allocation's first.
         """
-        last = last_of(self.events, SlurmJob)
+        last = last_of(self.events, BatchJob)
         if last is None or last.requeues is None or (last.job, last.requeues) != (place.number, place.requeues):
             return None
         return last
@@ -138,7 +138,7 @@ def placed(task: NodeTask, place: Place) -> NodeTask:
 def history_of(run_dir: str, place: Place) -> History:
     """Load the history of earlier starts from node 0's record of events. Any host can read it in the shared folder."""
     events = recorded(run_dir, 0)
-    is_now = (isinstance(event, (SlurmJob, BatchJob)) and event.start == place.start for event in events)
+    is_now = (isinstance(event, BatchJob) and event.start == place.start for event in events)
     before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun already
     return History(events[:before], read_word(word_path(run_dir, place.kind, place.start - 1)))
 
@@ -162,9 +162,9 @@ def events_of(run_dir: str, node: int, start: int) -> list[Event]:
 
 def word_path(run_dir: str, kind: str, start: int) -> str:
     """Return the path of the file in which a start of the job requests the next start. `kind` is the scheduler, a key
-    of TITLES.
+    of SCHEDULERS.
     """
-    return f"{run_dir}/{job_folder(kind)}/again.{start}"
+    return f"{run_dir}/{SCHEDULERS[kind].folder}/again.{start}"
 
 
 def continued(task: NodeTask, history: History) -> NodeTask:
@@ -276,8 +276,7 @@ async def _run(task: NodeTask, on_outcome: Callable[[Agent, int], None]) -> int:
 
 
 def _record_start(log: EventLog, task: NodeTask, history: History, place: Place) -> None:
-    job = task.start, place.number, task.hosts
-    log.write(SlurmJob(*job, place.requeues) if place.kind == "slurm" else BatchJob(*job))
+    log.write(BatchJob(task.start, place.number, task.hosts, place.requeues))
     if task.start:
         by_itself = f"{place.title} stopped the job and started it again by itself"
         word = history.word or Again(Cause.PREEMPTED.value, by_itself)

@@ -23,18 +23,12 @@ from typing import BinaryIO
 from orchestrator.node.agent.batch import Place, run_in_job, word_path
 from orchestrator.protocol.allocation import AllocationError, read_allocation
 from orchestrator.protocol.hostlist import in_words
-from orchestrator.protocol.layout import TITLES, job_folder, node_folder
+from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, read_json, read_regular
+from orchestrator.protocol.schedulers import SCHEDULERS
 from orchestrator.protocol.task import NodeTask
 
-WAYS: Mapping[str, Sequence[str]] = {
-    "sge": ("qrsh", "-inherit", "-nostdin", "-V"),
-    "pbs": ("pbs_tmrsh",),
-}
-"""For each kind of scheduler, the command by which a shell of another machine runs a line. The host and the line are
-appended.
-"""
 WARN_SECONDS = 90.0  # this long before the time limit, the ranks get the signal to stop
 WARN_SHARE = 0.25  # if this share of the time limit is shorter than WARN_SECONDS, it is used instead
 LEAST_WARNING = 10.0
@@ -99,7 +93,7 @@ def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     agents = Agents()
     for node in range(len(hosts)):
-        path = f"{run_dir}/{job_folder(kind)}/agent.{number}.{start}.{node}.log"
+        path = f"{run_dir}/{SCHEDULERS[kind].folder}/agent.{number}.{start}.{node}.log"
         try:
             with open(path, "ab") as log:
                 agents.start(node, agent_argv(replace(place, node=node, slots=slots[node]), run_dir), log)
@@ -122,18 +116,15 @@ def _hear_signals() -> None:
 
 def too_few(kind: str, nodes: int, hosts: Sequence[str]) -> str:
     """Return the error message for a job whose number of hosts differs from the run's number of nodes."""
-    said = f"the plan has {nodes} nodes, {TITLES[kind]} gave {len(hosts)}: {in_words(hosts)}"
-    if kind != "sge":
-        return said
-    return f"{said}; set `pe` to a parallel environment whose allocation_rule is the number of slots of one node"
+    facts = SCHEDULERS[kind]
+    said = f"the plan has {nodes} nodes, {facts.title} gave {len(hosts)}: {in_words(hosts)}"
+    return f"{said}; {facts.if_too_few}" if facts.if_too_few else said
 
 
 def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[int | None, ...]]:
     """Return the job's machines, this machine first, and the slots of each machine; None if the slots are unknown.
 
-    If the job has no list of machines, it has only this machine. PBS's list has a line for each MPI process, so the
-    slots are taken from NCPUS, which is equal on all machines of orch's jobs. Raises AllocationError if the list can't
-    be read.
+    If the job has no list of machines, it has only this machine. Raises AllocationError if the list can't be read.
     """
 
     def read(path: str) -> str:
@@ -141,8 +132,8 @@ def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tu
 
     found = read_allocation(environ, read, only=kind)
     hosts = found.hosts if found is not None else (socket.gethostname(),)
-    if kind == "pbs":
-        cores = environ.get("NCPUS", "")
+    if variable := SCHEDULERS[kind].cores:
+        cores = environ.get(variable, "")
         return hosts, (int(cores) if cores.isdecimal() else None,) * len(hosts)
     return hosts, found.counts if found is not None else (1,)
 
@@ -155,7 +146,8 @@ def agent_argv(place: Place, run_dir: str) -> list[str]:
     words += [str(place.limit or "-"), str(place.slots or "-")]
     argv = [sys.executable, f"{run_dir}/node.pyz", "in-job", run_dir, *words]
     # Grid Engine ends the whole job if one of its tasks is killed. So a shell runs the agent, and exits with 1 instead.
-    return argv if place.node == 0 else [*WAYS[place.kind], place.hosts[place.node], f"{shlex.join(argv)} || exit 1"]
+    remote = SCHEDULERS[place.kind].remote_shell
+    return argv if place.node == 0 else [*remote, place.hosts[place.node], f"{shlex.join(argv)} || exit 1"]
 
 
 def run_agent_of_job(

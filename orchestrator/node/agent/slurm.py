@@ -10,10 +10,11 @@ import sys
 from collections.abc import Mapping
 
 from orchestrator.node.agent.batch import Place, events_of, read_word, run_in_job, word_path
-from orchestrator.protocol.allocation import expand_nodes
 from orchestrator.protocol.events import AgentEnded, GaveUp, of
 from orchestrator.protocol.files import write_json
+from orchestrator.protocol.hostlist import expand
 from orchestrator.protocol.messages import Again
+from orchestrator.protocol.schedulers import SCHEDULERS
 from orchestrator.protocol.typed import to_json
 
 START = "SLURM_ORCH_START"
@@ -31,10 +32,10 @@ def start_number(environ: Mapping[str, str]) -> int:
 
 
 def place_in(environ: Mapping[str, str]) -> Place:
-    """Return this Slurm task's `Place`: its node, the other nodes and the number of the start. Raises KeyError,
-    ValueError or AllocationError if this process is no task of a job.
+    """Return this Slurm task's `Place`: its node, the other nodes and the number of the start. Raises KeyError
+    or ValueError if this process is no task of a job.
     """
-    hosts = expand_nodes(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
+    hosts = expand(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
     return Place(
         "slurm", environ.get("SLURM_JOB_ID", ""), start_number(environ), int(environ["SLURM_NODEID"]), tuple(hosts),
         environ.get("SLURM_LAUNCH_NODE_IPADDR", ""), _limit(environ),
@@ -62,12 +63,9 @@ def run_slurm_agent(run_dir: str) -> int:
 
 def answers(host: str) -> bool:
     """Return whether a machine of the job can start a program within ANSWER_SECONDS."""
-    words = ("--export=ALL", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--quiet")
+    argv = SCHEDULERS["slurm"].step(host, os.environ["SLURM_JOB_ID"], ["true"])
     try:
-        done = subprocess.run(
-            ["srun", *words, f"--nodelist={host}", "true"], stdin=subprocess.DEVNULL, check=False,
-            timeout=ANSWER_SECONDS,
-        )  # fmt: skip
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, check=False, timeout=ANSWER_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0

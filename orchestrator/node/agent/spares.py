@@ -23,12 +23,13 @@ from orchestrator.node.system.processes import identify
 from orchestrator.outcome.machines import candidates, nodes_to_avoid
 from orchestrator.outcome.restart import last_attempt
 from orchestrator.outcome.verdict import Cause
-from orchestrator.protocol.allocation import AllocationError, expand_nodes
-from orchestrator.protocol.events import AgentEnded, LostNode, SlurmJob, of
-from orchestrator.protocol.layout import job_folder, node_folder
+from orchestrator.protocol.events import AgentEnded, BatchJob, LostNode, of
+from orchestrator.protocol.hostlist import expand
+from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.messages import Again
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, read_json
+from orchestrator.protocol.schedulers import SCHEDULERS
 from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 1.0  # a shared folder sends no events, so it is polled
@@ -88,8 +89,8 @@ def run_starts(run_dir: str, log: str, *srun: str) -> int:
     """
     try:
         task = NodeTask.from_json(read_json(f"{node_folder(run_dir, 0)}/task.json", MOST_RECORD, run_dir))
-        nodes = expand_nodes(os.environ.get("SLURM_JOB_NODELIST", ""))
-    except (OSError, ValueError, TypeError, KeyError, AllocationError) as error:
+        nodes = expand(os.environ.get("SLURM_JOB_NODELIST", ""))
+    except (OSError, ValueError, TypeError, KeyError) as error:
         print(f"orch: the agents can't be started: {error}", file=sys.stderr)
         return 1
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -121,7 +122,7 @@ def first_number(run_dir: str) -> int:
     """Return the number with which this job counts its first start. The starts of earlier jobs of the run, before a
     requeue, have lower numbers.
     """
-    before = of(recorded(run_dir, 0), SlurmJob)
+    before = of(recorded(run_dir, 0), BatchJob)
     number = max([start_number(os.environ), *(each.start + 1 for each in before)])
     while os.path.exists(word_path(run_dir, "slurm", number)):  # in that start, node 0's agent could record nothing
         number += 1
@@ -132,7 +133,7 @@ def argv_of(start: Start, log: str, srun: Sequence[str]) -> list[str]:
     """Return the srun command that starts the agents."""
     size, name = len(start.hosts), f"agent.{log}.{start.number}.%t.log"
     where = [f"--nodes={size}", f"--ntasks={size}", f"--nodelist={','.join(start.hosts)}"]
-    return [srun[0], *where, f"--output={start.run_dir}/{job_folder('slurm')}/{name}", *srun[1:]]
+    return [srun[0], *where, f"--output={start.run_dir}/{SCHEDULERS['slurm'].folder}/{name}", *srun[1:]]
 
 
 def following(start: Start, nodes: Sequence[str], word: Again, answers: Callable[[str], bool]) -> Start | None:

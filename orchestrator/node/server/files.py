@@ -15,6 +15,7 @@ from orchestrator.node.server.machine import lives
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.reading import NotOrdinaryError, info_of, names_in, read_part
+from orchestrator.protocol.schedulers import FOLDERS
 
 POLL_SECONDS = 0.05  # seconds; files on a network file system send no events, so this polls
 PIECE = 1 << 20
@@ -31,8 +32,7 @@ _APPENDED = re.compile(
 )
 _REPLACED = re.compile(r"agent\.json|attempt_\d+/(beat_\d+|(error|stacks|warm)[A-Za-z0-9_.-]{0,80}\.(json|txt))")
 # The files of the run's folder, which only node 0 writes: those of rank 0 and its launcher, and the scheduler's logs.
-_JOB_FOLDERS = ("slurm", "batch")
-_APPENDED_OF_RUN = re.compile(r"metrics\.jsonl|(slurm|batch)/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{0,80}\.log")
+_APPENDED_OF_RUN = re.compile(rf"metrics\.jsonl|({'|'.join(FOLDERS)})/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{{0,80}}\.log")
 _REPLACED_OF_RUN = re.compile(r"result\.json|rank0\.done")
 
 
@@ -67,7 +67,7 @@ def files_of(run_dir: str, node: int) -> list[tuple[str, bool]]:
     """
     own = f"nodes/{node}"
     folders = [own, *(f"{own}/{name}" for name in names_in(f"{run_dir}/{own}") if name.startswith("attempt_"))]
-    folders += [*_JOB_FOLDERS, ""] if node == 0 else []
+    folders += [*FOLDERS, ""] if node == 0 else []
     names = [f"{folder}/{name}".lstrip("/") for folder in folders for name in names_in(f"{run_dir}/{folder}")]
     found = [(name, kind) for name in names if (kind := is_appended(node, name)) is not None]
     return sorted(found, key=lambda each: each[0].endswith("/events.jsonl"))

@@ -48,6 +48,7 @@ from orchestrator.runs.state import NodeState, RunState, RunStatus
 from orchestrator.runs.store import RunDir, live_runs
 from orchestrator.specs.documents.lookup import shipped
 from orchestrator.specs.plan import LaunchPlan
+from orchestrator.specs.profile import SshProfile
 from orchestrator.specs.units import seconds as seconds_in
 from orchestrator.supervisor.background import attend, supervisor_of
 from orchestrator.transport.address import gateway_of
@@ -140,7 +141,7 @@ def orders_for(root: Path, prepared: Prepared, tell: Tell) -> list[Order]:
 def check(root: Path, prepared: Prepared, orders: list[Order]) -> None:
     """Raise UsageError if one of the faults can't be caused from this machine."""
     if prepared.is_delegated:
-        assert prepared.profile.kind == "ssh", "no other profile names a supervisor"
+        assert isinstance(prepared.profile, SshProfile), "no other profile names a supervisor"
         host = prepared.profile.supervisor
         there = f"{gateway_of(host).ssh_command} orch drill"
         raise UsageError(f"{host} supervises the runs of this profile", f"run the drill on that machine: {there}")

@@ -58,10 +58,11 @@ def hand_over(
     import tempfile
 
     from orchestrator.prepare.prepare import plan_for
+    from orchestrator.specs.profile import SshProfile
 
     check_own(root)
     profile = prepared.profile
-    assert profile.kind == "ssh", "no other profile names a supervisor"
+    assert isinstance(profile, SshProfile), "no other profile names a supervisor"
     host, program = profile.supervisor, profile.supervisor_orch
     launch = plan_for(root, prepared)
     if prepared.repeats is not None or prepared.after or Path(launch.tasks[0].resume).is_absolute():

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -31,7 +31,6 @@ from orchestrator.specs.documents.yaml_source import (
 from orchestrator.specs.here import check_here
 from orchestrator.specs.job import Job, Training
 from orchestrator.specs.kinds import OWN, every, find, kind_named, model_of
-from orchestrator.specs.profile import ProfileBase
 from orchestrator.specs.spec import Spec, names_of
 from orchestrator.specs.validation import check, fit
 
@@ -167,8 +166,7 @@ def _profile(root: Node, path: Path) -> AnyProfile:
         known = [each.name for each in every()]
         guess = did_you_mean(kind.value, known) if isinstance(kind.value, str) else ""
         raise SpecError(kind.where, f"kind: expected one of {', '.join(known)}, found {kind_of(kind)}{guess}")
-    loaded: ProfileBase = _validate(_named(root, path), model_of(found), str(path))
-    return cast("AnyProfile", loaded)
+    return _validate(_named(root, path), model_of(found), str(path))
 
 
 def _validate(root: Node, spec: type[S], name: str) -> S:

@@ -22,7 +22,7 @@ FOLDER = Path(outcome.__file__).parent
 # The events that say nothing about how a run ended. Every other event is read by a rule.
 NO_EVIDENCE = frozenset({
     # what was done before the ranks started, and with what
-    events.Snapshot, events.Queued, events.Environment, events.Submitted, events.NotRestored, events.SlurmJob,
+    events.Snapshot, events.Queued, events.Environment, events.Submitted, events.NotRestored,
     events.Clock, events.BatchJob, events.CantReach, events.Strangers, events.InContainer, events.LauncherImported,
     events.LauncherStarted, events.ReachedLeader, events.Listening, events.HandedOver,
     # how the next start gets its machines, which it has decided by then

@@ -6,7 +6,7 @@ import ast
 import itertools
 from pathlib import Path
 
-from orchestrator.protocol.events import KINDS
+from orchestrator.protocol.events import KINDS, BatchJob, read_event
 
 PACKAGE = Path(__file__).parents[3] / "orchestrator"
 WRITERS = {"write", "record", "append_event", "_event"}  # of an EventLog, of the leader, of a RunDir
@@ -34,3 +34,11 @@ def test_no_event_is_written_by_the_name_of_its_kind() -> None:
 
 def test_what_a_launcher_reports_is_recorded_under_a_kind_of_its_own() -> None:
     assert {f"launcher_{word}" for word in OF_THE_LAUNCHER} <= KINDS.keys()
+
+
+def test_the_start_of_a_slurm_job_is_read_from_a_run_of_the_first_version() -> None:
+    event = read_event({"kind": "slurm_job", "node": 0, "start": 1, "job": "17", "hosts": ["n1"], "requeues": 2})
+    assert event == read_event(
+        {"kind": "batch_job", "node": 0, "start": 1, "job": "17", "hosts": ["n1"], "requeues": 2}
+    )
+    assert isinstance(event, BatchJob)

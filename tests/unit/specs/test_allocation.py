@@ -49,7 +49,7 @@ def test_a_file_of_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, var
 @pytest.mark.parametrize(
     ("environ", "fields", "words"),
     [
-        ({}, {}, "this shell does not run in a job of Slurm, PBS, Grid Engine, OAR, LSF"),
+        ({}, {}, "this shell does not run in a job of Slurm, Grid Engine, OAR, LSF, PBS"),
         (SLURM, {"spares": 5}, "Slurm gave 5 machines, but spares is 5, so no machine is left for the run"),
         ({"PBS_NODEFILE": "/nowhere"}, {}, "PBS_NODEFILE names /nowhere, which can't be read"),
     ],
@@ -59,3 +59,13 @@ def test_what_is_no_allocation_is_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=words):
         profile(monkeypatch, environ, **fields)
+
+
+def test_a_schedulers_command_needs_a_job_of_that_scheduler() -> None:
+    fields = {"kind": "ssh", "name": "p", "hosts": ["n1"], "start_by": ["ssh", "srun"]}
+    assert valid_profile({**fields, "job": "slurm:7"}).start_by == ("ssh", "srun")
+    for job in (None, "pbs:7", "sge:7"):
+        with pytest.raises(ValidationError, match="start_by names srun, which needs a job of its scheduler"):
+            valid_profile({**fields, "job": job})
+    with pytest.raises(ValidationError, match="ssh"):
+        valid_profile({**fields, "start_by": ["rsh"]})

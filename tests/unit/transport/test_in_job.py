@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import BackendError, JobOverError
+from orchestrator.protocol.schedulers import SCHEDULERS
 from orchestrator.transport import in_job as module
 from orchestrator.transport.address import Address
-from orchestrator.transport.in_job import StartedInJob, hiding, in_job, is_over
+from orchestrator.transport.in_job import StartedInJob, in_job, is_over
 from orchestrator.transport.pool import ConnectionPool
 from tests.patience import PATIENCE
 
@@ -61,17 +62,17 @@ LINE = """sh -c 'cd; exec "$0" "$@"' python3 -c 'print(1)'"""
 
 
 @pytest.mark.parametrize(
-    ("way", "plain", "terminal"),
+    ("job", "plain", "terminal"),
     [
-        ("qrsh", ["env", "JOB_ID=7", "qrsh", "-inherit", "-V", "n2", LINE],
+        ("sge:7", ["env", "JOB_ID=7", "qrsh", "-inherit", "-V", "n2", LINE],
          ["env", "JOB_ID=7", "qrsh", "-inherit", "-V", "-pty", "yes", "n2", LINE]),
-        ("oarsh", ["env", "OAR_JOB_ID=7", "oarsh", "-T", "n2", LINE],
+        ("oar:7", ["env", "OAR_JOB_ID=7", "oarsh", "-T", "n2", LINE],
          ["env", "OAR_JOB_ID=7", "oarsh", "-t", "n2", LINE]),
-        ("blaunch", ["env", "LSB_JOBID=7", "blaunch", "n2", LINE], ["env", "LSB_JOBID=7", "blaunch", "n2", LINE]),
+        ("lsf:7", ["env", "LSB_JOBID=7", "blaunch", "n2", LINE], ["env", "LSB_JOBID=7", "blaunch", "n2", LINE]),
     ],
 )  # fmt: skip
-def test_a_schedulers_command_has_a_shell_read_one_line(way: str, plain: list[str], terminal: list[str]) -> None:
-    address = Address("n2", by=(way,), job="x:7")
+def test_a_schedulers_command_has_a_shell_read_one_line(job: str, plain: list[str], terminal: list[str]) -> None:
+    address = Address("n2", by=("any",), job=job)
     argv = ["python3", "-c", "print(1)"]
     assert in_job(address, argv) == plain
     assert in_job(address, argv, terminal=True) == terminal
@@ -80,7 +81,7 @@ def test_a_schedulers_command_has_a_shell_read_one_line(way: str, plain: list[st
 def test_srun_takes_words_and_none_of_the_shells_options() -> None:
     address = Address("n2", by=("srun",), job="slurm:7")
     argv = in_job(address, ["python3", "-c", "print(1)"])
-    assert argv[:3] == hiding(["srun"])[:3]
+    assert argv[:3] == SCHEDULERS["slurm"].hiding(["srun"])[:3]
     assert argv[3:] == [
         "srun", "srun", "--jobid=7", "--overlap", "--export=ALL", "--nodelist=n2", "--nodes=1", "--ntasks=1", "--mem=0",
         "--cpu-bind=none", "--mpi=none", "--quiet", "--unbuffered", *IN_HOME, "python3", "-c", "print(1)",

@@ -98,7 +98,7 @@ def test_a_node_is_reached_by_its_name_in_the_newest_start(site: Site) -> None:
     folder = site.run.node(0)
     folder.mkdir(parents=True)
     starts = [
-        {"kind": "slurm_job", "node": 0, "start": start, "hosts": hosts}
+        {"kind": "batch_job", "node": 0, "start": start, "hosts": hosts}
         for start, hosts in enumerate((["n1", "n2"], ["n1", "n3"]))
     ]
     (folder / "events.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in starts))

@@ -12,20 +12,9 @@ ODD = ["sh", "-c", 'echo "$1"', "it's; rm -rf ~", "a b"]
 
 
 def test_in_slurm_it_is_a_step_beside_the_agents_on_that_node() -> None:
-    assert Slurm().step("17", 2, "n3", ODD, terminal=True)[4:] == [
-        *(
-            "srun",
-            "--jobid=17",
-            "--export=ALL",
-            "--overlap",
-            "--nodes=1",
-            "--ntasks=1",
-            "--nodelist=n3",
-            "--mem=0",
-            "--pty",
-            *ODD,
-        )
-    ]
+    words = ("--jobid=17", "--overlap", "--export=ALL", "--nodelist=n3", "--nodes=1", "--ntasks=1", "--mem=0")
+    found = Slurm().step("17", 2, "n3", ODD, terminal=True)[4:]
+    assert found == ["srun", *words, "--cpu-bind=none", "--mpi=none", "--pty", *ODD]
     assert "--pty" not in Slurm().step("17", 0, "n1", ["true"], terminal=False)
 
 

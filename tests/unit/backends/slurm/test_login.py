@@ -24,12 +24,12 @@ from orchestrator.backends.slurm.scheduler import Slurm, through_login
 from orchestrator.errors import UsageError
 from orchestrator.node.server import run_program
 from orchestrator.node.server.request import RefusedError
+from orchestrator.protocol.schedulers import SCHEDULERS
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import plan
 from orchestrator.transport.address import Address, parse_address
-from orchestrator.transport.in_job import SLURM_NEEDS, SLURMS_OWN
 from orchestrator.transport.machine import LocalMachine
 from orchestrator.transport.node_archive import submitit_archive
 from tests import nvml
@@ -130,7 +130,8 @@ def test_a_login_shells_path_counts_too(tmp_path: Path, monkeypatch: pytest.Monk
 def test_variables_that_say_which_slurm_it_is_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_PARTITION"):
         monkeypatch.setenv(name, "x")
-    request = {"argv": ["env"], "patience": 30, "env": {}, "hide": list(SLURMS_OWN), "keep": list(SLURM_NEEDS)}
+    facts = SCHEDULERS["slurm"]
+    request = {"argv": ["env"], "patience": 30, "env": {}, "hide": [*facts.hidden], "keep": [*facts.kept]}
     seen = run_program.run_program(request, b"")[1].decode()
     assert [name for name in ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_PARTITION") if f"{name}=" in seen] == [
         "SLURM_CONF"

@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.node.agent import batch
 from orchestrator.node.agent.batch import (
@@ -27,7 +25,7 @@ from orchestrator.node.agent.batch import (
 from orchestrator.node.agent.slurm import place_in, start_number
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.outcome.restart import Refusal
-from orchestrator.protocol.allocation import AllocationError, expand_nodes
+from orchestrator.protocol.allocation import AllocationError
 from orchestrator.protocol.events import Event
 from orchestrator.protocol.messages import Again
 from orchestrator.protocol.progress import Progress
@@ -46,36 +44,6 @@ def task(**values: Any) -> NodeTask:
         "retry": {"infra": 3, "preempted": None},
     }
     return NodeTask(**{"run_id": "r-1", **shape, **rest, **where, **values})
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("n1", ["n1"]),
-        ("n[1-3,5],b[07-09]", ["n1", "n2", "n3", "n5", "b07", "b08", "b09"]),
-        ("r[1-2]n[01-02],login", ["r1n01", "r1n02", "r2n01", "r2n02", "login"]),
-        ("gpu-a,gpu-b.site", ["gpu-a", "gpu-b.site"]),
-        ("n[098-101]-ib", ["n098-ib", "n099-ib", "n100-ib", "n101-ib"]),
-    ],
-)
-def test_lists_of_nodes(text: str, names: list[str]) -> None:
-    assert expand_nodes(text) == names
-
-
-@pytest.mark.parametrize("text", ["", "n[1-", "n[a-b]", "n]1[", "n[1-2", ","])
-def test_a_list_that_cannot_be_read_never_becomes_one_host(text: str) -> None:
-    with pytest.raises(AllocationError):
-        expand_nodes(text)
-
-
-@given(st.text(alphabet="n0123[]-, x", max_size=30))
-def test_any_text_is_names_or_an_error(text: str) -> None:
-    try:
-        names = expand_nodes(text)
-    except AllocationError:
-        return
-    assert names
-    assert not any(char in name for name in names for char in "[],")
 
 
 def at(hosts: str, address: str = "", start: int = 0) -> Place:
@@ -229,14 +197,14 @@ def test_a_start_that_retry_does_not_allow_is_recorded_before_it_ends(tmp_path: 
     (folder / "task.json").write_text(json.dumps(task(run_dir=str(tmp_path), retry={"preempted": 0}).to_json()))
     assert run_in_job(str(tmp_path), lambda: at("n[4-6]", start=1)) == 1
     kinds = [each.kind for each in recorded(str(tmp_path), 0)]
-    assert kinds == ["slurm_job", "starting_again", "agent_started", "gave_up", "agent_ended"]
+    assert kinds == ["batch_job", "starting_again", "agent_started", "gave_up", "agent_ended"]
 
 
 def test_history_is_node_0s_up_to_this_start(tmp_path: Path) -> None:
     folder = tmp_path / "nodes" / "0"
     folder.mkdir(parents=True)
     assert history_of(str(tmp_path), at("n1")) == History((), None)
-    lines = [json.dumps(each.to_json()) for each in (again(1, 5), event("slurm_job", start=2), again(2, 5))]
+    lines = [json.dumps(each.to_json()) for each in (again(1, 5), event("batch_job", start=2), again(2, 5))]
     (folder / "events.jsonl").write_text("\n".join([lines[0], "{torn", *lines[1:]]) + "\n")
     (tmp_path / "slurm").mkdir()
     Path(word_path(str(tmp_path), "slurm", 1)).write_text('{"cause": "timeout", "reason": "its time limit was near"}')

@@ -28,7 +28,7 @@ def begun(run: Path, *events: dict[str, Any], start: int = 0) -> None:
     folder = run / "nodes" / "0"
     folder.mkdir(parents=True, exist_ok=True)
     first = {"kind": "agent_started", "node": 0, **({"start": start} if start else {})}
-    lines = [{"kind": "slurm_job", "node": 0, "start": start}, first, *events]
+    lines = [{"kind": "batch_job", "node": 0, "start": start}, first, *events]
     with (folder / "events.jsonl").open("a") as log:
         log.writelines(json.dumps(line) + "\n" for line in lines)
 
@@ -125,7 +125,7 @@ def test_an_agent_knows_its_start_and_its_job() -> None:
 
 def test_what_a_start_has_replaced() -> None:
     hosts = {0: ["n1", "n2", "n3"], 1: ["n1", "n3", "n4"]}
-    jobs = [{"kind": "slurm_job", "start": at, "job": "17", "hosts": hosts[at], "requeues": 0} for at in hosts]
+    jobs = [{"kind": "batch_job", "start": at, "job": "17", "hosts": hosts[at], "requeues": 0} for at in hosts]
     history = History(tuple(read_events([jobs[0], lost(1, host="n2", reason="no heartbeat for 10 s")])), INFRA)
     place = Place("slurm", "17", 1, 0, ("n1", "n3", "n4"), requeues=0)
     (found,) = history.replaced(place)

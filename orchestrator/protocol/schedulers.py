@@ -1,0 +1,154 @@
+"""The facts about each scheduler that nodes and the submitting machine need. A new scheduler is a new row.
+
+The commands that submit, list and cancel jobs are in `backends/`, because only the submitting machine needs them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Callable
+
+from orchestrator.protocol.frozen import Value
+from orchestrator.protocol.machine_lists import Slots, by_lines, by_numbers, from_slurm
+
+LIMIT_SIGNALS = ("SIGXCPU", "SIGUSR2")  # orch itself sends the first, and Slurm sends the second for it
+
+
+class Starter(Value):
+    """A scheduler's command that starts a program on a machine of a job and connects the program's standard streams.
+    `{host}` and `{job}` in its words are replaced by the machine and the job's number.
+    """
+
+    name: str
+    """The command in a profile's `start_by`."""
+    words: tuple[str, ...]
+    plain: tuple[str, ...] = ()
+    """The options for a program without a terminal."""
+    terminal: tuple[str, ...] = ()
+    """The options for a program that gets this terminal."""
+    end: tuple[str, ...] = ()
+    """The words after the options."""
+    takes_words: bool = False
+    """True if the program is passed as separate words; False if it is one word, which a shell reads."""
+    skips_first: bool = False
+    """True if a program on this machine is started without the command."""
+
+    def argv(self, host: str, job: str, view: Sequence[str] = ()) -> list[str]:
+        """Return the words of the command. `view` is `plain` or `terminal`."""
+        return [word.format(host=host, job=job) for word in (*self.words, *view, *self.end)]
+
+
+class SchedulerFacts(Value):
+    """One scheduler."""
+
+    name: str
+    """The kind of its profiles."""
+    title: str
+    """Its name in messages."""
+    machines: str
+    """The variable in a job that lists the job's machines, or names the file that lists them."""
+    number: str
+    """The variable with the job's number."""
+    slots: Callable[[str, Mapping[str, str]], Slots]
+    """The reader of the list of machines."""
+    state: tuple[str, ...]
+    """The command that shows a job."""
+    over: str
+    """A pattern for the output of `state` if the job has ended, or waits again and so has lost its machines."""
+    lists_in_file: bool = True
+    """False if the variable `machines` has the list itself."""
+    starter: Starter | None = None
+    remote_shell: tuple[str, ...] = ()
+    """The command by which a shell on another machine of the job runs a line; host and line are appended. The first
+    process of a job starts the other agents by it (`node/agent/job.py`).
+    """
+    cores: str = ""
+    """The variable with the number of cores on each machine, if the list of machines does not count them."""
+    if_too_few: str = ""
+    """A hint, appended to the error message for a job that got fewer machines than the run needs."""
+    hidden: tuple[str, ...] = ()
+    """The prefixes of the variables that its programs read as options."""
+    kept: tuple[str, ...] = ()
+    """The variables that are kept although they have a prefix in `hidden`, because they name the cluster or
+    authenticate the user.
+    """
+    folder: str = "batch"
+    """The folder, within a run's folder, of the job's script and logs."""
+    limit_signals: tuple[str, ...] = LIMIT_SIGNALS
+    """The signals that announce the job's time limit."""
+
+    def step(self, host: str, job: str, argv: Sequence[str], *, terminal: bool = False) -> list[str]:
+        """Return the argv that runs a program on a machine of a job by the `starter`, which the scheduler must have."""
+        assert self.starter is not None, f"{self.title} has no command that starts a program on a machine of a job"
+        words = self.starter.argv(host, job, self.starter.terminal if terminal else self.starter.plain)
+        return self.hiding([*words, *(argv if self.starter.takes_words or not argv else [shlex.join(argv)])])
+
+    def hiding(self, argv: Sequence[str]) -> list[str]:
+        """Return the argv that runs one of its programs without the variables that would change the program's
+        behaviour.
+        """
+        if not self.hidden:
+            return list(argv)
+        names = "env|sed -n 's/^\\([A-Z_a-z0-9]*\\)=.*/\\1/p'"
+        kept, hidden = "|".join(self.kept), "|".join(f"{prefix}*" for prefix in self.hidden)
+        line = f"for orch_each in $({names}); do case $orch_each in {kept}) ;; {hidden}) unset $orch_each;; esac; done"
+        return ["sh", "-c", f'{line}; exec "$@"', argv[0], *argv]
+
+
+_ROWS = (
+    SchedulerFacts(
+        "slurm", "Slurm", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", from_slurm,
+        ("squeue", "--noheader", "--format=%T", "--jobs={job}"), r"|PENDING|COMPLETING|.*Invalid job id.*",
+        lists_in_file=False,
+        # --overlap shares the machine with the job's other steps. Without --unbuffered, Slurm holds a program's bytes
+        # back until a line is complete.
+        starter=Starter(
+            "srun",
+            ("srun", "--jobid={job}", "--overlap", "--export=ALL", "--nodelist={host}", "--nodes=1", "--ntasks=1",
+             "--mem=0", "--cpu-bind=none", "--mpi=none"),
+            plain=("--quiet", "--unbuffered"), terminal=("--pty",), takes_words=True,
+        ),
+        hidden=("SBATCH_", "SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_",
+                "SCANCEL_"),
+        kept=("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS"),
+        folder="slurm",
+    ),
+    SchedulerFacts(
+        "sge", "Grid Engine", "PE_HOSTFILE", "JOB_ID", by_numbers, ("qstat", "-j", "{job}"), r".*do(es)? not exist.*",
+        # The job's script has a slot of the first machine, in which Grid Engine may start nothing else.
+        starter=Starter("qrsh", ("env", "JOB_ID={job}", "qrsh", "-inherit", "-V"), terminal=("-pty", "yes"),
+                        end=("{host}",), skips_first=True),
+        remote_shell=("qrsh", "-inherit", "-nostdin", "-V"),
+        if_too_few="set `pe` to a parallel environment whose allocation_rule is the number of slots of one node",
+        limit_signals=("SIGXCPU",),  # Grid Engine sends SIGUSR2 before every end of a job, even after `qdel`
+    ),
+    SchedulerFacts(  # before PBS, because OAR may set PBS's variables too
+        "oar", "OAR", "OAR_NODEFILE", "OAR_JOB_ID", by_lines, ("oarstat", "-s", "-j", "{job}"),
+        r"\d+: (Terminated|Error).*",
+        starter=Starter("oarsh", ("env", "OAR_JOB_ID={job}", "oarsh"), plain=("-T",), terminal=("-t",),
+                        end=("{host}",)),
+    ),
+    SchedulerFacts(
+        "lsf", "LSF", "LSB_DJOB_HOSTFILE", "LSB_JOBID", by_lines, ("bjobs", "-noheader", "-o", "stat", "{job}"),
+        r"(DONE|EXIT|PEND).*|.*is not found.*",
+        starter=Starter("blaunch", ("env", "LSB_JOBID={job}", "blaunch"), end=("{host}",)),
+    ),
+    SchedulerFacts(
+        "pbs", "PBS", "PBS_NODEFILE", "PBS_JOBID", by_lines, ("qstat", "{job}"), r".*(Unknown Job Id|has finished).*",
+        remote_shell=("pbs_tmrsh",),
+        # PBS's list has a line for each MPI process. NCPUS is equal on all machines of orch's jobs.
+        cores="NCPUS",
+        hidden=("PBS_",), kept=("PBS_CONF_FILE", "PBS_EXEC", "PBS_SERVER", "PBS_DEFAULT"),
+    ),
+)  # fmt: skip
+SCHEDULERS: Mapping[str, SchedulerFacts] = {row.name: row for row in _ROWS}
+FOLDERS = tuple(sorted({row.folder for row in _ROWS}))
+"""The names of the folders, within a run's folder, for a job's script and logs."""
+STARTERS: Mapping[str, Starter] = {row.starter.name: row.starter for row in _ROWS if row.starter is not None}
+"""The commands by their names in a profile's `start_by`."""
+
+
+def titled(title: str) -> SchedulerFacts | None:
+    """Return the scheduler with this name in messages; None if orch has no row for it."""
+    return next((row for row in _ROWS if row.title == title), None)
