@@ -110,7 +110,7 @@ _ROWS = (
             plain=("--quiet", "--unbuffered"), terminal=("--pty",), takes_words=True,
         ),
         hidden=("SBATCH_", "SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_",
-                "SCANCEL_"),
+                "SCANCEL_", "SUBMITIT_"),  # submitit writes the batch script
         kept=("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS"),
         folder="slurm",
     ),

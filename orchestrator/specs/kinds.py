@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import cache
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import OrchError
@@ -96,14 +97,14 @@ LOCAL: Final = _Local("local", f"{_MODELS}:LocalProfile", f"{_BACKENDS}.agents.h
 SSH: Final = _Ssh("ssh", f"{_MODELS}:SshProfile", f"{_BACKENDS}.agents.over_ssh:AgentsOverSsh")
 
 
-def _batch(name: str, model: str, **about: Any) -> Kind:
-    """Return the kind of a scheduler of which `protocol/schedulers.py` has the facts."""
-    scheduler = f"{_BACKENDS}.{name}.scheduler"
+def _batch(name: str, model: str, scheduler: str, **about: Any) -> Kind:
+    """Return the kind of a scheduler. `protocol/schedulers.py` has the facts about it, and `scheduler` is its class."""
+    described = f"{_BACKENDS}.{name}.scheduler:{scheduler}"
     return Kind(
         name,
         f"orchestrator.specs.{name}_profile:{model}",
-        f"{scheduler}:here",
-        f"{scheduler}:through_login",
+        f"{described}.here",
+        f"{described}.through_login",
         scheduler=SCHEDULERS[name].title,
         parallel=16,
         **about,
@@ -113,12 +114,13 @@ def _batch(name: str, model: str, **about: Any) -> Kind:
 SLURM: Final = _batch(
     "slurm",
     "SlurmProfile",
+    "Slurm",
     verb="slurm",
     check="sbatch --test-only",
     runtimes=("docker", "podman", "apptainer", "pyxis"),
 )
-SGE: Final = _batch("sge", "SgeProfile", verb="job", check="qsub -w v")
-PBS: Final = _batch("pbs", "PbsProfile", verb="job")
+SGE: Final = _batch("sge", "SgeProfile", "GridEngine", verb="job", check="qsub -w v")
+PBS: Final = _batch("pbs", "PbsProfile", "Pbs", verb="job")
 OWN: Final[Mapping[str, Kind]] = {kind.name: kind for kind in (LOCAL, SSH, SLURM, SGE, PBS)}
 """orch's own kinds by name. With this table, most commands need not search all installed packages for kinds."""
 
@@ -167,9 +169,9 @@ def _added(name: str) -> Kind | None:
 
 
 def named(path: str) -> Any:
-    """Import and return the object that `module:Name` names."""
+    """Import and return the object that `module:Name` names. The name may have dots, as in `Class.method`."""
     module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
+    return attrgetter(name)(import_module(module))
 
 
 def model_of(kind: Kind) -> type[ProfileBase]:

@@ -16,9 +16,11 @@ from orchestrator.backends.base import CheckResult
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.outcome.scheduler import JobEnd
 from orchestrator.protocol.hostlist import expand
+from orchestrator.protocol.schedulers import SCHEDULERS, SchedulerFacts
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for a submit
     from orchestrator.backends.base import Check
+    from orchestrator.backends.batch.backend import Batch
     from orchestrator.backends.batch.site import Site
     from orchestrator.runs.job_use import JobUse
     from orchestrator.runs.record import RunRecord
@@ -193,6 +195,30 @@ class Scheduler(ABC):
       starts it again.
     """
 
+    def __init_subclass__(cls, kind: str = "", **more: Any) -> None:
+        """Take the class variables from the facts about the scheduler whose profiles have this kind."""
+        super().__init_subclass__(**more)
+        if kind:
+            cls.facts = SCHEDULERS[kind]
+            cls.title, cls.folder = cls.facts.title, cls.facts.folder
+            cls.hide, cls.keep = cls.facts.hidden, cls.facts.kept
+
+    @classmethod
+    def here(cls) -> Batch:
+        """Return the backend for jobs that are submitted on this machine."""
+        from orchestrator.backends.batch.backend import Batch
+
+        return Batch(cls(), is_remote=False)
+
+    @classmethod
+    def through_login(cls) -> Batch:
+        """Return the backend that submits the jobs on a login node, which it reaches over SSH."""
+        from orchestrator.backends.batch.backend import Batch
+
+        return Batch(cls(), is_remote=True)
+
+    facts: ClassVar[SchedulerFacts]
+    """The facts that the nodes need too."""
     title: ClassVar[str]
     """The scheduler's name in messages."""
     folder: ClassVar[str]

@@ -7,14 +7,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.protocol.ranks import EXIT_REQUEUE
+from orchestrator.protocol.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:  # a look at runs must not wait for pydantic
     from orchestrator.backends.batch.scheduler import Array
     from orchestrator.specs.plan import LaunchPlan
-
-FOLDER: Final = "batch"  # in a run's folder: the script, and the logs of batch shell and agents
-REQUEUE: Final = 95  # the exit code of the job's first process if the job is to be started again
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Words:
 
 def job_script(words: Words, launch: LaunchPlan, array: Array | None) -> str:
     """Return the batch script of a job, for one run or for each task of an array."""
+    folder = SCHEDULERS[words.kind].folder
     run_dir, python = launch.tasks[0].run_dir, launch.commands[0][0]
     task = [f"task={words.task}"] if array else []
     number = f'job="{words.number}_$task"' if array else f'job="{words.number}"'
@@ -49,12 +50,12 @@ def job_script(words: Words, launch: LaunchPlan, array: Array | None) -> str:
             f"run={run}",
             "# The scheduler does not say how often it has started the job, so the logs of earlier starts are counted.",
             "start=0",
-            f'while [ -e "$run/{FOLDER}/batch.$job.$start.log" ]; do start=$((start + 1)); done',
-            f'exec >"$run/{FOLDER}/batch.$job.$start.log" 2>&1 </dev/null',
+            f'while [ -e "$run/{folder}/batch.$job.$start.log" ]; do start=$((start + 1)); done',
+            f'exec >"$run/{folder}/batch.$job.$start.log" 2>&1 </dev/null',
             "trap '' USR1 USR2 # warnings, which would end the shell; node 0's agent gets them as TERM",
             f'{shlex.quote(python)} "$run/node.pyz" job {words.kind} "$run" "$job" "$start" {limit}',
             "code=$?",
-            f'if [ "$code" = {REQUEUE} ]; then',
+            f'if [ "$code" = {EXIT_REQUEUE} ]; then',
             *(f"  {line}" for line in words.again),
             "fi",
             'exit "$code"',

@@ -7,14 +7,12 @@ In orch, a job's number is 17, or 17_3 for the subjob that PBS calls 17[3].
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orchestrator.backends.batch.scheduler import Job
+from orchestrator.backends.batch.qsub import QsubJob, by_signal
 from orchestrator.errors import BackendError
-from orchestrator.outcome.scheduler import JobEnd
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.job_use import JobUse
 
@@ -57,21 +55,12 @@ UNREACHABLE: Final = ("cannot connect to server", "Connection refused", "pbs_con
 UNANSWERED: Final = ("End of File", "Premature end of message", "timed out")
 
 
-_ENDINGS: Final = {
-    "done": JobEnd.COMPLETED, "failed": JobEnd.FAILED, "deleted": JobEnd.CANCELLED, "limit": JobEnd.TIMEOUT,
-}  # fmt: skip
-
-
 @dataclass(frozen=True)
-class JobLine(Job):
+class JobLine(QsubJob):
     """One job in the output of qstat."""
 
-    code: int | None = None
     substate: int = 0
     runs: int = 0  # how often PBS has started it
-
-    def is_named(self, name: str) -> bool:
-        return self.name == name
 
     @property
     def phase(self) -> str:
@@ -102,10 +91,6 @@ class JobLine(Job):
             return ENDS[self.code][0]
         return "done" if not self.code else "killed" if self.code > BY_SIGNAL else "failed"
 
-    @property
-    def ending(self) -> JobEnd:
-        return _ENDINGS.get(self.end, JobEnd.OTHER)
-
     def why_it_waits(self, *, has_run: bool = False) -> str:
         said = self.reason or ("requeued" if self.is_deferred else WAITING.get(self.state, "PBS holds it back"))
         when = f"; may start at {self.start}" if self.start else ""
@@ -115,7 +100,7 @@ class JobLine(Job):
         sentence = {
             "done": "the job is over",
             "failed": f"its batch script failed with exit code {self.code}",
-            "killed": f"its batch script was killed{_by_signal(self.code)}",
+            "killed": f"its batch script was killed{by_signal(self.code, BY_SIGNAL)}",
             "deleted": "it was deleted (qdel)",
             "forgotten": "PBS does not know it any more, and has no record of its end",
         }.get(self.end) or ENDS[self.code or 0][1]
@@ -217,17 +202,3 @@ def bytes_in(text: Any) -> int | None:
     """Return the bytes of `1024kb` or `4gb`; None for any other text."""
     match = re.fullmatch(r"(\d+)([kmgt]?)b", str(text).lower())
     return int(match[1]) * 1024 ** " kmgt".index(match[2] or " ") if match else None
-
-
-def job_id_of(answer: str) -> str | None:
-    """Return the job's number in the output of qsub, such as `17.server` or `17[].server`; None if the output has no
-    number.
-    """
-    lines = [line.strip() for line in answer.splitlines()]
-    found = [match[1] for line in lines if (match := re.fullmatch(r"(\d+)(?:\[\])?\.\S+", line))]
-    return found[-1] if found else None
-
-
-def _by_signal(code: int | None) -> str:
-    number = (code or 0) - BY_SIGNAL
-    return f" by {signal.Signals(number).name}" if number in set(signal.Signals) else ""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends.batch.backend import Batch
-from orchestrator.backends.batch.refusals import Refusals
-from orchestrator.backends.batch.scheduler import Array, Job, Order, Put, Query, RefusedError, Scheduler, with_option
-from orchestrator.backends.batch.script import FOLDER, Words, as_comments, as_words, job_script, stays_ended
+from orchestrator.backends.batch.qsub import Qsub
+from orchestrator.backends.batch.scheduler import Array, Job, Query, with_option
 from orchestrator.backends.pbs import parse
-from orchestrator.errors import BackendError
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.base import Check
@@ -19,7 +16,6 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.batch.site import Site
     from orchestrator.runs.job_use import JobUse
     from orchestrator.specs.plan import LaunchPlan
-    from orchestrator.transport.machine import Output
 
 # qstat -f has no option for the jobs of one user, and without a job's number it prints the jobs of all users.
 MINE: Final = 'ids=$(qselect -u "$(id -un)") || exit; [ -z "$ids" ] || exec qstat -t -f -F json $ids'
@@ -29,7 +25,7 @@ CANCEL_WAITING: Final = (
 )
 # A user may rerun a job only if the site allows that to everybody, so a refusal is written into the job's log.
 AGAIN: Final = ('qrerun "$PBS_JOBID" || echo "orch: this PBS lets only its operators start a job again (qrerun)"',)
-REFUSALS: Final = Refusals("PBS", "qstat -B shows whether the server is up; no job was queued under this run's name", (
+REFUSALS: Final = (
     ("Unknown queue", "PBS has no queue '{queue}'", "qstat -Q lists the queues; set `queue` in the profile"),
     ("Invalid Account", "PBS does not accept the account '{account}'",
      "ask the cluster's administrator for one, and set `account` in the profile"),
@@ -39,18 +35,23 @@ REFUSALS: Final = Refusals("PBS", "qstat -B shows whether the server is up; no j
      "qstat -Qf QUEUE shows the queue's limits; change `nodes`, `time` or `queue` in the profile"),
     ("would exceed", "a limit on your own jobs forbids this job", "qstat -Qf QUEUE shows the queue's limits"),
     ("not allowed", "you may not use queue '{queue}'", "qstat -Q lists the queues; set `queue` in the profile"),
-))  # fmt: skip
+)  # fmt: skip
 
 
-class Pbs(Scheduler):
+class Pbs(Qsub, kind="pbs"):
     """OpenPBS 19 and later, and PBS Professional 14 and later, whose qstat prints JSON."""
 
-    title = "PBS"
-    folder = FOLDER
     programs = ("qsub", "qstat", "qdel", "qselect")
-    hide = ("PBS_",)
-    keep = ("PBS_CONF_FILE", "PBS_EXEC", "PBS_SERVER", "PBS_DEFAULT")
     end_seconds = 60.0  # the server's kill_delay, 10 s by default, and a site's epilogue
+
+    mark = "#PBS"
+    number = "$(expr \"$PBS_JOBID\" : '\\([0-9]*\\)')"
+    task = "$PBS_ARRAY_INDEX"
+    again = AGAIN
+    is_up = "qstat -B shows whether the server is up; no job was queued under this run's name"
+    refusals = REFUSALS
+    accepted = r"(\d+)(?:\[\])?\.\S+"  # 17.server or 17[].server
+    unreachable, unanswered = parse.UNREACHABLE, parse.UNANSWERED
 
     # -- queries
 
@@ -74,31 +75,24 @@ class Pbs(Scheduler):
     def is_unknown(self, said: str) -> bool:
         return "Unknown Job Id" in said
 
-    def is_unreachable(self, said: str) -> bool:
-        return any(words in said for words in parse.UNREACHABLE)
-
-    def is_unanswered(self, said: str) -> bool:
-        return any(words in said for words in parse.UNANSWERED)
-
     def is_over(self, said: str) -> bool:
         return self.is_unknown(said) or "has finished" in said or "already exiting" in said.lower()
 
-    def refusal(self, said: str, launch: LaunchPlan, site: Site) -> BackendError:
-        return REFUSALS.error(said, launch.profile, is_unreachable=self.is_unreachable(said))
-
     # -- commands
 
-    def submit(self, order: Order, put: Put, call: Callable[[Sequence[str]], Output]) -> str:
-        path = f"{order.folder}/{FOLDER}/submission.sh"
-        put(path, _script(order.launch, order.array).encode())
-        # On the command line, the options override the defaults of the site.
-        answer = call(("qsub", *options(order.launch, order.array), path))
-        if answer.code != 0 or (number := parse.job_id_of(answer.out)) is None:
-            raise RefusedError(answer.err.strip() or answer.out)
-        return number
-
-    def script(self, launch: LaunchPlan) -> str:
-        return _script(launch, None)
+    def requests(self, launch: LaunchPlan, array: Array | None) -> list[tuple[str, object]]:
+        # Each node is one chunk on a host of its own.
+        profile = launch.profile
+        select = ":".join([str(launch.nnodes), *(f"{name}={value}" for name, value in chunk_of(launch).items())])
+        return [
+            ("-j", "oe"),
+            ("-q", profile.get("queue")),
+            ("-A", profile.get("account")),
+            ("-l", f"select={select}"),
+            ("-l", f"place={profile.get('place') or 'scatter'}"),
+            ("-l", launch.time_limit and f"walltime={launch.time_limit}"),
+            ("-J", array and f"0-{array.count - 1}{f'%{array.parallel}' if array.parallel else ''}"),
+        ]
 
     def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
         return () if signal else ("qdel", parse.own_number(job_id))
@@ -109,11 +103,6 @@ class Pbs(Scheduler):
     def after(self, launch: LaunchPlan, job_ids: Sequence[str], *, succeeds: bool) -> LaunchPlan | None:
         condition = ":".join(["depend=afterok" if succeeds else "depend=afterany", *map(parse.own_number, job_ids)])
         return with_option(launch, "qsub", "W", (condition,))
-
-    # -- what a plan asks for
-
-    def asked(self, launch: LaunchPlan) -> Mapping[str, Any]:
-        return {"options of qsub": [word for word in options(launch, None) if word != launch.run_id]}
 
     # -- advice
 
@@ -144,40 +133,3 @@ def chunk_of(launch: LaunchPlan) -> dict[str, Any]:
         **(profile.get("select") or {}),
     }
     return {name: value for name, value in chunk.items() if value}
-
-
-def options(launch: LaunchPlan, array: Array | None) -> list[str]:
-    """Return the options of qsub for a plan. Each node is one chunk on a host of its own."""
-    profile = launch.profile
-    select = ":".join([str(launch.nnodes), *(f"{name}={value}" for name, value in chunk_of(launch).items())])
-    pairs: list[tuple[str, object]] = [
-        ("-N", array.sweep if array else launch.run_id),
-        ("-S", "/bin/sh"),
-        ("-o", "/dev/null"),  # the script opens a log of its own, which no other start has
-        ("-j", "oe"),
-        ("-r", "n" if stays_ended(launch) else "y"),
-        ("-q", profile.get("queue")),
-        ("-A", profile.get("account")),
-        ("-l", f"select={select}"),
-        ("-l", f"place={profile.get('place') or 'scatter'}"),
-        ("-l", launch.time_limit and f"walltime={launch.time_limit}"),
-        ("-J", array and f"0-{array.count - 1}{f'%{array.parallel}' if array.parallel else ''}"),
-    ]
-    extra = {f"-{name}": value for name, value in (profile.get("qsub") or {}).items() if value is not False}
-    return ["-V", *as_words([*pairs, *extra.items()])]
-
-
-def _script(launch: LaunchPlan, array: Array | None) -> str:
-    lines = as_comments("#PBS", options(launch, array))
-    number = "$(expr \"$PBS_JOBID\" : '\\([0-9]*\\)')"
-    return job_script(Words("pbs", number, "$PBS_ARRAY_INDEX", lines, AGAIN), launch, array)
-
-
-def here() -> Batch:
-    """Return the backend for jobs that are submitted on this machine."""
-    return Batch(Pbs(), is_remote=False)
-
-
-def through_login() -> Batch:
-    """Return the backend for jobs that are submitted on a login node."""
-    return Batch(Pbs(), is_remote=True)

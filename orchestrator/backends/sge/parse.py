@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import html
 import re
-import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.backends.batch.scheduler import Job
-from orchestrator.outcome.scheduler import JobEnd
+from orchestrator.backends.batch.qsub import QsubJob, by_signal
 from orchestrator.runs.job_use import JobUse
 
 NAME: Final = re.compile(r"[A-Za-z]")  # the first character of a job's name
@@ -47,16 +45,10 @@ REASONS: Final = (
 STUCK: Final = "no queue that it may use has what it asks for"
 
 
-_ENDINGS: Final = {
-    "done": JobEnd.COMPLETED, "failed": JobEnd.FAILED, "deleted": JobEnd.CANCELLED, "limit": JobEnd.TIMEOUT,
-}  # fmt: skip
-
-
 @dataclass(frozen=True)
-class JobLine(Job):
+class JobLine(QsubJob):
     """One job in the output of one of Grid Engine's programs."""
 
-    code: int | None = None
     failed: str = ""  # the accounting's own words for an end that the script did not cause
 
     def is_named(self, name: str) -> bool:
@@ -85,8 +77,8 @@ class JobLine(Job):
         return self.phase == "waiting" and "R" in self.state
 
     @property
-    def ending(self) -> JobEnd:
-        return _ENDINGS.get(self.state, JobEnd.OTHER)
+    def end(self) -> str:
+        return self.state
 
     def why_it_waits(self, *, has_run: bool = False) -> str:
         again = "it is to be started again" if self.is_deferred else ""
@@ -100,7 +92,7 @@ class JobLine(Job):
         sentence = {
             "done": "the job is over",
             "failed": "its batch script failed",
-            "killed": f"its batch script was killed{_by_signal(self.code)}",
+            "killed": f"its batch script was killed{by_signal(self.code, 128)}",
             "limit": "its time limit was reached",
             "lost": "one of its hosts failed",
             "deleted": f"it was deleted by {self.by or 'somebody'}",
@@ -228,24 +220,3 @@ def bytes_of(text: str) -> int | None:
     """Convert a size such as `1.5G` or `3.141GB` to a number of bytes. Return None for any other text."""
     match = re.match(r"(\d+(?:\.\d+)?)\s*([KMGT]?)", text)
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")) if match else None
-
-
-def job_id_of(answer: str) -> str | None:
-    """Return the job's number in the output of `qsub -terse`, such as `17` or `17.1-3:1`; None if the output has no
-    number.
-
-    A site's own qsub may print other lines first.
-    """
-    lines = [line.strip() for line in answer.splitlines()]
-    found = [match[1] for line in lines if (match := re.fullmatch(r"(\d+)(?:\.\d+-\d+:\d+)?", line))]
-    return found[-1] if found else None
-
-
-def says(said: str, words: tuple[str, ...]) -> bool:
-    """Return True if an error message has one of these words."""
-    return any(each.lower() in said.lower() for each in words)
-
-
-def _by_signal(code: int | None) -> str:
-    number = (code or 0) - 128
-    return f" by {signal.Signals(number).name}" if number in set(signal.Signals) else ""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends.base import CheckResult, Level
-from orchestrator.backends.batch.backend import Batch
-from orchestrator.backends.batch.refusals import Refusals
-from orchestrator.backends.batch.scheduler import Array, Job, Order, Put, Query, RefusedError, Scheduler, with_option
-from orchestrator.backends.batch.script import FOLDER, Words, as_comments, as_words, job_script, stays_ended
+from orchestrator.backends.batch.qsub import Qsub
+from orchestrator.backends.batch.scheduler import Array, Job, Query, with_option
 from orchestrator.backends.sge import parse
-from orchestrator.errors import BackendError
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.base import Check
@@ -20,7 +17,6 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.batch.site import Site
     from orchestrator.runs.job_use import JobUse
     from orchestrator.specs.plan import LaunchPlan
-    from orchestrator.transport.machine import Output
 
 MINE: Final = 'exec qstat -u "$(id -un)" "$@"'  # qstat knows users by their names only
 # qdel has no option for waiting tasks alone: it also ends those that run.
@@ -28,8 +24,7 @@ CANCEL_WAITING: Final = (
     'qstat -u "$(id -un)" -s p -g d | awk -v job="$1" \'$1 == job { print NF > 8 ? $NF : "" }\' | '
     'while read -r task; do qdel "$1" ${task:+-t "$task"}; done'
 )
-REFUSALS: Final = Refusals("Grid Engine",
-                           "qconf -sss shows whether the server is up; no job was queued under this run's name", (
+REFUSALS: Final = (
     ("unknown queue", "Grid Engine has no queue '{queue}'", "qconf -sql lists the queues; set `queue` in the profile"),
     ("parallel environment", "Grid Engine has no parallel environment '{pe}'",
      "qconf -spl lists the parallel environments; set `pe` in the profile"),
@@ -37,18 +32,26 @@ REFUSALS: Final = Refusals("Grid Engine",
      "qconf -sprjl lists the projects; set `project` in the profile"),
     ("unknown resource", "Grid Engine does not know a resource that the profile requests",
      "qconf -sc lists the resources; change `request` in the profile"),
-))  # fmt: skip
+)  # fmt: skip
 
 
-class GridEngine(Scheduler):
+class GridEngine(Qsub, kind="sge"):
     """Describes Son of Grid Engine 8.1, and other versions of Grid Engine since Sun's 6.2."""
 
-    title = "Grid Engine"
-    folder = FOLDER
     programs = ("qsub", "qstat", "qdel")
     door = "submit host"
     end_seconds = 90.0  # a queue's notify, 60 s by default, and some more
     accounting_lag = 30.0  # the server writes its records every 15 s by default, and the agents end before the job
+
+    mark = "#$"
+    number = "$JOB_ID"
+    task = "$((SGE_TASK_ID - 1))"  # Grid Engine counts tasks from 1
+    again = (f"exit {parse.RESCHEDULED}",)
+    command = ("qsub", "-terse")
+    is_up = "qconf -sss shows whether the server is up; no job was queued under this run's name"
+    refusals = REFUSALS
+    accepted = r"(\d+)(?:\.\d+-\d+:\d+)?"  # 17 or 17.1-3:1
+    unreachable, unanswered = parse.UNREACHABLE, parse.UNANSWERED
 
     # -- queries
 
@@ -72,31 +75,29 @@ class GridEngine(Scheduler):
     def is_unknown(self, said: str) -> bool:
         return "do not exist" in said or "does not exist" in said
 
-    def is_unreachable(self, said: str) -> bool:
-        return parse.says(said, parse.UNREACHABLE)
-
-    def is_unanswered(self, said: str) -> bool:
-        return parse.says(said, parse.UNANSWERED)
-
     def is_over(self, said: str) -> bool:
         return self.is_unknown(said)
 
-    def refusal(self, said: str, launch: LaunchPlan, site: Site) -> BackendError:
-        return REFUSALS.error(said, launch.profile, is_unreachable=self.is_unreachable(said))
-
     # -- commands
 
-    def submit(self, order: Order, put: Put, call: Callable[[Sequence[str]], Output]) -> str:
-        path = f"{order.folder}/{FOLDER}/submission.sh"
-        put(path, _script(order.launch, order.array).encode())
-        # On the command line, the options override those of the files that a site or a user may have (sge_request).
-        answer = call(("qsub", "-terse", *options(order.launch, order.array), path))
-        if answer.code != 0 or (number := parse.job_id_of(answer.out)) is None:
-            raise RefusedError(answer.err.strip() or answer.out)
-        return number
+    def job_name(self, name: str) -> str:
+        return parse.job_name(name)
 
-    def script(self, launch: LaunchPlan) -> str:
-        return _script(launch, None)
+    def requests(self, launch: LaunchPlan, array: Array | None) -> list[tuple[str, object]]:
+        profile = launch.profile
+        slots = slots_of(launch)
+        limit = {} if launch.time_limit is None else {"h_rt": launch.time_limit}
+        asked = ",".join(f"{name}={value}" for name, value in {**(profile.get("request") or {}), **limit}.items())
+        return [
+            ("-notify", True),
+            ("-j", "y"),
+            ("-pe", profile.get("pe") and (profile["pe"], slots * launch.nnodes)),
+            ("-q", profile.get("queue")),
+            ("-P", profile.get("project")),
+            ("-l", asked),
+            ("-t", array and f"1-{array.count}"),
+            ("-tc", array and array.parallel),
+        ]
 
     def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
         number, task = parse.own_number(job_id)
@@ -113,12 +114,9 @@ class GridEngine(Scheduler):
 
     # -- what a plan asks for
 
-    def asked(self, launch: LaunchPlan) -> Mapping[str, Any]:
-        return {"options of qsub": [word for word in options(launch, None) if word != parse.job_name(launch.run_id)]}
-
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
         """Check with `qsub -w v` whether Grid Engine would accept the plan. No job is queued."""
-        answer = site.call("qsub", "-w", "v", *options(launch, None), stdin=self.script(launch))
+        answer = site.call("qsub", "-w", "v", *self.options(launch), stdin=self.script(launch))
         said = answer.err.strip() or answer.out.strip()
         if answer.code == 0 and "found suitable queue" in answer.out + answer.err:
             return CheckResult(Level.OK, said.splitlines()[-1])
@@ -145,44 +143,3 @@ def slots_of(launch: LaunchPlan) -> int:
     """Return the number of slots that a plan requests on each node."""
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
     return int(launch.job["resources"]["cpus"] or launch.profile.get("slots") or max(counts, default=1))
-
-
-def options(launch: LaunchPlan, array: Array | None) -> list[str]:
-    """Return the options of qsub for a plan."""
-    profile = launch.profile
-    slots = slots_of(launch)
-    limit = {} if launch.time_limit is None else {"h_rt": launch.time_limit}
-    asked = ",".join(f"{name}={value}" for name, value in {**(profile.get("request") or {}), **limit}.items())
-    pairs: list[tuple[str, object]] = [
-        ("-N", parse.job_name(array.sweep if array else launch.run_id)),
-        ("-S", "/bin/sh"),
-        ("-o", "/dev/null"),  # the script opens a log of its own, which no other start has
-        ("-j", "y"),
-        ("-r", "n" if stays_ended(launch) else "y"),
-        ("-pe", profile.get("pe") and (profile["pe"], slots * launch.nnodes)),
-        ("-q", profile.get("queue")),
-        ("-P", profile.get("project")),
-        ("-l", asked),
-        ("-t", array and f"1-{array.count}"),
-        ("-tc", array and array.parallel),
-    ]
-    extra = {f"-{name}": value for name, value in (profile.get("qsub") or {}).items() if value is not False}
-    return ["-V", "-notify", *as_words([*pairs, *extra.items()])]
-
-
-def _script(launch: LaunchPlan, array: Array | None) -> str:
-    lines = as_comments("#$", options(launch, array))
-    # Grid Engine counts tasks from 1. A job that exits with 99 is queued again.
-    return job_script(
-        Words("sge", "$JOB_ID", "$((SGE_TASK_ID - 1))", lines, (f"exit {parse.RESCHEDULED}",)), launch, array
-    )
-
-
-def here() -> Batch:
-    """Return the backend for jobs that are submitted on this machine."""
-    return Batch(GridEngine(), is_remote=False)
-
-
-def through_login() -> Batch:
-    """Return the backend that logs in to a submit host over SSH and submits the jobs there."""
-    return Batch(GridEngine(), is_remote=True)

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from orchestrator.backends.base import CheckResult, Level
-from orchestrator.backends.batch.backend import Batch
 from orchestrator.backends.batch.scheduler import (
     ByShell,
     Job,
@@ -24,7 +23,6 @@ from orchestrator.backends.batch.scheduler import (
 from orchestrator.backends.slurm import parse
 from orchestrator.backends.slurm.environment import PRINT_FILLS, filled
 from orchestrator.errors import BackendError, UsageError
-from orchestrator.protocol.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.base import Check
@@ -34,20 +32,15 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
     from orchestrator.transport.machine import Output
 
-FACTS: Final = SCHEDULERS["slurm"]
 AFTER_REQUEUE: Final = 5  # seconds
 MAY_DIFFER: Final = ("job_name", "comment", "setup", "teardown")  # parameters that tasks of an array need not share
 
 
-class Slurm(Scheduler):
+class Slurm(Scheduler, kind="slurm"):
     """Describes Slurm 20.02 and later. Only formats that are the same in all these versions are used."""
 
-    title = FACTS.title
-    folder = FACTS.folder
     programs = ("sbatch", "srun", "squeue", "scancel")
     needs_python = ("submitit", 3, 10)
-    hide = (*FACTS.hidden, "SUBMITIT_")
-    keep = FACTS.kept
     plain: ClassVar[Mapping[str, str]] = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
     chatter = ("submitit INFO",)
     shell = PRINT_FILLS
@@ -122,7 +115,7 @@ class Slurm(Scheduler):
         return ("scontrol", "update", f"jobid={job.job_id}", f"starttime=now+{AFTER_REQUEUE}")
 
     def step(self, job_id: str, node: int, host: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        return FACTS.step(host, job_id, argv, terminal=terminal)
+        return self.facts.step(host, job_id, argv, terminal=terminal)
 
     def after(self, launch: LaunchPlan, job_ids: Sequence[str], *, succeeds: bool) -> LaunchPlan:
         condition = ":".join(["afterok" if succeeds else "afterany", *(each.removesuffix("[]") for each in job_ids)])
@@ -194,13 +187,3 @@ class Slurm(Scheduler):
         from orchestrator.backends.slurm import partitions
 
         return [row.to_json() for row in partitions.partitions(site)]
-
-
-def here() -> Batch:
-    """Return the backend for jobs that are submitted on this machine."""
-    return Batch(Slurm(), is_remote=False)
-
-
-def through_login() -> Batch:
-    """Return the backend for jobs that are submitted on a login node."""
-    return Batch(Slurm(), is_remote=True)

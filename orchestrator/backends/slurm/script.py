@@ -10,15 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.backends.batch.script import stays_ended
 from orchestrator.backends.slurm.parse import COMMENT
 from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.protocol.ranks import EXIT_REQUEUE
+from orchestrator.protocol.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:  # a look at runs must not wait for pydantic
     from orchestrator.backends.batch.scheduler import Array
     from orchestrator.specs.plan import LaunchPlan
 
-FOLDER: Final = "slurm"  # in a run's folder: script, pickle, the logs of batch shell and agents
+FOLDER: Final = SCHEDULERS["slurm"].folder
 ARCHIVE: Final = "submitit.pyz"  # submitit and what it imports, as one program
 WARN_SECONDS: Final = 90  # seconds before the time limit at which the ranks get the signal to stop
 LEAST_WARNING: Final = 10
@@ -99,11 +101,6 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
     tasks = {"array": f"0-{array.count - 1}{f'%{array.parallel}' if array.parallel else ''}"} if array else {}
     survives = {"no-kill": True} if settings.spares else {}  # the job continues after the loss of a node
     return {**asked, "additional_parameters": {**again, **extras, **tasks, **survives}}
-
-
-def stays_ended(launch: LaunchPlan) -> bool:
-    """Return True if Slurm itself must not start the job again after a preemption, because `retry.preempted` is 0."""
-    return (launch.job.get("retry") or {}).get("preempted") == 0
 
 
 def options_in(script: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.pbs.scheduler import here
+from orchestrator.backends.pbs.scheduler import Pbs
 from tests.profiles import valid_profile
 
 SERVER = {"server_state": "Active", "default_queue": "workq"}
@@ -52,7 +52,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_queues_of_a_cluster(cluster: None) -> None:
-    rows = here().holdings(valid_profile({"name": "p", "kind": "pbs"}))
+    rows = Pbs.here().holdings(valid_profile({"name": "p", "kind": "pbs"}))
     assert [row["name"] for row in rows] == ["workq", "held", "shut"]
     first = {"is_default": True, "is_up": True, "limit": 86400, "nodes": 3, "idle": 1, "cores": "8+", "memory": "4096"}
     assert {name: rows[0][name] for name in first} == first
@@ -76,7 +76,9 @@ def test_the_queues_of_a_cluster(cluster: None) -> None:
     ],
 )
 def test_the_checks_of_a_profile(cluster: None, profile: dict[str, Any], what: str, level: str, words: str) -> None:
-    checks = here().doctor(valid_profile({"name": "p", "kind": "pbs", "nproc_per_node": 1, **profile}), on_node=False)
+    checks = Pbs.here().doctor(
+        valid_profile({"name": "p", "kind": "pbs", "nproc_per_node": 1, **profile}), on_node=False
+    )
     found = {check.what: check for check in checks}
     assert list(found) == ["programs", "server", "queue", "hosts", "workdir"]
     assert found[what].level == level, found[what]
@@ -85,6 +87,8 @@ def test_the_checks_of_a_profile(cluster: None, profile: dict[str, Any], what: s
 
 def test_a_server_that_does_not_answer_is_the_first_check(cluster: None, tmp_path: Path) -> None:
     (tmp_path / "qstat").write_text("#!/bin/sh\necho 'pbs_connect: Connection refused' >&2\nexit 1\n")
-    found = {check.what: check for check in here().doctor(valid_profile({"name": "p", "kind": "pbs"}), on_node=False)}
+    found = {
+        check.what: check for check in Pbs.here().doctor(valid_profile({"name": "p", "kind": "pbs"}), on_node=False)
+    }
     assert (found["server"].level, found["queue"].level) == ("fail", "-")
     assert "qstat -B failed: pbs_connect: Connection refused" in found["server"].value

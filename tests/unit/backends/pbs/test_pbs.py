@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.backends.batch.backend import Batch
 from orchestrator.backends.pbs import parse
-from orchestrator.backends.pbs.scheduler import CANCEL_WAITING, MINE, REFUSALS, Pbs, options
+from orchestrator.backends.pbs.scheduler import CANCEL_WAITING, MINE, Pbs
 from orchestrator.runs.store import create_run
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
@@ -94,14 +94,14 @@ def launch(job: dict[str, Any] | None = None, folder: str = "/r", **profile: Any
 
 
 def test_profile_and_job_reach_qsub() -> None:
-    found = options(
+    found = Pbs().options(
         launch(
             {"resources": {"cpus": 6, "gpus": 2, "mem": "4G"}, "retry": {"preempted": 0}}, time="2h", queue="gpu",
             account="lab", ngpus=4, select={"system": "a"}, qsub={"m": "n"},
-        ), None,
+        )
     )  # fmt: skip
     assert found == [
-        "-V", "-N", "j-abc234", "-S", "/bin/sh", "-o", "/dev/null", "-j", "oe", "-r", "n", "-q", "gpu", "-A", "lab",
+        "-V", "-N", "j-abc234", "-S", "/bin/sh", "-o", "/dev/null", "-r", "n", "-j", "oe", "-q", "gpu", "-A", "lab",
         "-l", "select=3:ncpus=6:ngpus=2:mem=4096mb:system=a", "-l", "place=scatter", "-l", "walltime=7200", "-m", "n",
     ]  # fmt: skip
 
@@ -123,7 +123,8 @@ def test_a_job_waits_for_others() -> None:
     ],
 )
 def test_refusals(said: str, meaning: str) -> None:
-    error = REFUSALS.error(said, launch(queue="gpu").profile, is_unreachable=Pbs().is_unreachable(said))
+    backend = Pbs.here()
+    error = backend.scheduler.refusal(said, launch(queue="gpu"), backend.site({}))
     assert error.message.startswith(meaning)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.sge import parse
-from orchestrator.backends.sge.scheduler import REFUSALS, GridEngine, options
+from orchestrator.backends.sge.scheduler import GridEngine
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
@@ -142,7 +142,7 @@ def test_a_job_that_waits_says_what_it_waits_for() -> None:
 
 @pytest.mark.parametrize(("answer", "number"), [("17\n", "17"), ("motd\n18.1-3:1\n", "18"), ("Your job 17\n", None)])
 def test_the_number_of_a_submitted_job(answer: str, number: str | None) -> None:
-    assert parse.job_id_of(answer) == number
+    assert GridEngine().job_id_of(answer) == number
 
 
 def test_tasks_are_counted_from_0_here_and_from_1_there() -> None:
@@ -159,14 +159,14 @@ def launch(job: dict[str, Any] | None = None, **profile: Any) -> LaunchPlan:
 
 
 def test_profile_and_job_reach_qsub() -> None:
-    found = options(
+    found = GridEngine().options(
         launch(
             {"resources": {"cpus": 6}, "retry": {"preempted": 0}}, time="2h", queue="gpu.q", project="lab",
             request={"gpu": 2, "h_vmem": "4G"}, qsub={"m": "e", "soft": True},
-        ), None,
+        )
     )  # fmt: skip
     assert found == [
-        "-V", "-notify", "-N", "j-abc234", "-S", "/bin/sh", "-o", "/dev/null", "-j", "y", "-r", "n", "-pe", "mpi", "18",
+        "-V", "-N", "j-abc234", "-S", "/bin/sh", "-o", "/dev/null", "-r", "n", "-notify", "-j", "y", "-pe", "mpi", "18",
         "-q", "gpu.q", "-P", "lab", "-l", "gpu=2,h_vmem=4G,h_rt=7200", "-m", "e", "-soft",
     ]  # fmt: skip
 
@@ -199,4 +199,5 @@ def test_a_job_waits_for_others_if_it_need_not_know_how_they_end() -> None:
     ],
 )  # fmt: skip
 def test_refusals(said: str, meaning: str) -> None:
-    assert REFUSALS.error(said, launch().profile, is_unreachable=False).message.startswith(meaning)
+    backend = GridEngine.here()
+    assert backend.scheduler.refusal(said, launch(), backend.site({})).message.startswith(meaning)

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.backends import backend_for
 from orchestrator.backends.batch import site as batch_site
-from orchestrator.backends.slurm.scheduler import here
+from orchestrator.backends.slurm.scheduler import Slurm
 from orchestrator.backends.slurm.script import cores_per_node
 from orchestrator.cli.output import what_is_left
 from orchestrator.errors import BackendError, UsageError
@@ -43,7 +43,7 @@ class Site:
             self.program(name, "there is no Slurm here", code=1)
         self.run = create_run(folder / "home", "r-abc234", {"nnodes": 2, "kind": "slurm"})
         self.run.write("handle.json", {"state": "submitted", "job": "17"})
-        self.backend = here()
+        self.backend = Slurm.here()
         self.slurm = self.backend.site({})
 
     def program(self, name: str, out: str, code: int = 0) -> None:
@@ -416,7 +416,7 @@ def test_sbatch_gets_the_profile_and_of_the_shell_only_what_it_leaves_open(
 def test_a_folder_that_sbatch_would_read_as_a_pattern_is_refused(tmp_path: Path) -> None:
     for workdir in ("/shared/a\\b", "/shared/50%"):
         with pytest.raises(UsageError, match="in the path of a log"):
-            here().place(RunDir(tmp_path / "runs" / "r-abc234"), workdir, None)
+            Slurm.here().place(RunDir(tmp_path / "runs" / "r-abc234"), workdir, None)
 
 
 def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:
@@ -428,7 +428,7 @@ def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:
 
 
 def test_the_run_directory_lies_where_the_profile_says(tmp_path: Path) -> None:
-    run, backend_for = RunDir(tmp_path / "home" / "runs" / "r-abc234"), here()
+    run, backend_for = RunDir(tmp_path / "home" / "runs" / "r-abc234"), Slurm.here()
     assert backend_for.place(run, None, None).run_dir == str(run.path)
     there = backend_for.place(run, "~/orch", None)
     assert there.run_dir == str(Path.home() / "orch" / "runs" / "r-abc234")
@@ -440,7 +440,7 @@ def test_the_run_directory_lies_where_the_profile_says(tmp_path: Path) -> None:
 def test_a_folder_that_can_not_be_looked_at_is_judged_by_the_one_above_it(tmp_path: Path) -> None:
     """As another user's folder of mode 700 can't; here its name is too long."""
     launch = SimpleNamespace(tasks=(SimpleNamespace(run_dir=f"{tmp_path}/{'x' * 300}/runs/doctor"),))
-    backend_for = here()
+    backend_for = Slurm.here()
     found = backend_for._runs_folder(backend_for.site({}), launch)  # type: ignore[arg-type]
     assert (found.top, found.is_writable) == (str(tmp_path), True)
 

@@ -20,7 +20,7 @@ from orchestrator.backends.batch.site import Site
 from orchestrator.backends.mirror.watching import Source
 from orchestrator.backends.slurm import doctor
 from orchestrator.backends.slurm.doctor import gpus_there, last_save, seconds_in, seconds_of, seen_there
-from orchestrator.backends.slurm.scheduler import Slurm, through_login
+from orchestrator.backends.slurm.scheduler import Slurm
 from orchestrator.errors import UsageError
 from orchestrator.node.server import run_program
 from orchestrator.node.server.request import RefusedError
@@ -55,15 +55,15 @@ def test_a_profile_with_a_login_node_has_a_backend_of_its_own() -> None:
 
 
 def test_its_folder_is_the_login_nodes(run: RunDir) -> None:
-    place = through_login().place(run, None, None)
+    place = Slurm.through_login().place(run, None, None)
     assert (place.run_dir, place.agent_python) == ("~/.orch/runs/r-abc234", "python3")
-    assert through_login().place(run, "/shared/me", "/env/python").agent_python == "/env/python"
+    assert Slurm.through_login().place(run, "/shared/me", "/env/python").agent_python == "/env/python"
     with pytest.raises(UsageError, match="workdir must be an absolute path, and it is 'orch'"):
-        through_login().place(run, "orch", None)
+        Slurm.through_login().place(run, "orch", None)
 
 
 def test_submitits_side_of_its_task_is_the_archive_that_travels(run: RunDir) -> None:
-    machine = through_login()
+    machine = Slurm.through_login()
     values = {
         "kind": "slurm",
         "name": "far",
@@ -79,7 +79,7 @@ def test_submitits_side_of_its_task_is_the_archive_that_travels(run: RunDir) -> 
 
 
 def test_what_slurm_said_last_is_read_here(run: RunDir) -> None:
-    machine = through_login()
+    machine = Slurm.through_login()
     assert machine.scheduler_status(run) == SchedulerStatus("none")  # nothing was sent
     assert machine.look(run).alive == {}
     assert machine.clean_up(run) == []
@@ -91,7 +91,7 @@ def test_what_slurm_said_last_is_read_here(run: RunDir) -> None:
 
 
 def test_a_look_from_before_the_submit_counts_for_nothing(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = through_login()
+    machine = Slurm.through_login()
     run.write("slurm.json", {**vars(SchedulerStatus("none")), "time": 1.0})
     run.write("handle.json", {"state": "intent"})
     asked = SchedulerStatus("waiting", "asked now")

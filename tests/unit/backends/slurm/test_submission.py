@@ -14,7 +14,7 @@ from submitit.slurm.slurm import SlurmExecutor
 from orchestrator.backends.batch.backend import Batch
 from orchestrator.backends.batch.scheduler import Array, Order
 from orchestrator.backends.batch.submission import lay, queued
-from orchestrator.backends.slurm.scheduler import Slurm, here, through_login
+from orchestrator.backends.slurm.scheduler import Slurm
 from orchestrator.backends.slurm.script import options_in
 from orchestrator.errors import BackendError
 from orchestrator.node.system import private
@@ -58,7 +58,7 @@ def cluster_of(kind: Batch, folder: Path, sbatch: Said = TAKEN, queue: str = "")
     return Cluster(kind, folder, sbatch, ({"code": 0, "err": ""}, queue.encode()))
 
 
-both = pytest.mark.parametrize("kind", [here, through_login])
+both = pytest.mark.parametrize("kind", [Slurm.here, Slurm.through_login])
 
 
 @both
@@ -156,7 +156,7 @@ def test_a_file_that_can_not_be_written_is_no_lost_answer(kind: Callable[[], Bat
 def test_a_job_has_the_users_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm gives a job the umask of its sbatch."""
     monkeypatch.setattr(private, "_users", 0o027)
-    cluster = cluster_of(here(), tmp_path)
+    cluster = cluster_of(Slurm.here(), tmp_path)
     del cluster.machine.answers["run_program"]
     assert cluster.site.run_submit(["sh", "-c", "umask"], ()).out == "0027\n"
 
@@ -164,7 +164,7 @@ def test_a_job_has_the_users_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_pickle_that_can_not_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     with pytest.raises(BackendError, match=r"gone.* can't be written: No such file") as refused:
-        cluster_of(here(), tmp_path).submit(launch(str(tmp_path / "r")))
+        cluster_of(Slurm.here(), tmp_path).submit(launch(str(tmp_path / "r")))
     assert "TMPDIR" in refused.value.hint
 
 
