@@ -12,6 +12,7 @@ from typing import Callable
 from orchestrator.protocol.frozen import Value
 from orchestrator.protocol.machine_lists import Slots, by_lines, by_numbers, from_slurm
 
+WARN_SECONDS, LEAST_WARNING = 90.0, 10.0
 LIMIT_SIGNALS = ("SIGXCPU", "SIGUSR2")  # orch itself sends the first, and Slurm sends the second for it
 
 
@@ -152,3 +153,12 @@ STARTERS: Mapping[str, Starter] = {row.starter.name: row.starter for row in _ROW
 def titled(title: str) -> SchedulerFacts | None:
     """Return the scheduler with this name in messages; None if orch has no row for it."""
     return next((row for row in _ROWS if row.title == title), None)
+
+
+def warning(limit: float | None) -> float:
+    """Return how many seconds before a job's time limit the ranks get the signal to stop. The time is shorter if the
+    limit itself is short.
+
+    Slurm checks its limits every 30 s, and may send the signal up to 60 s early.
+    """
+    return WARN_SECONDS if limit is None else max(LEAST_WARNING, min(WARN_SECONDS, limit / 4))

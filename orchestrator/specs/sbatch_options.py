@@ -1,5 +1,5 @@
-"""Checks the options of sbatch that a profile sets under `sbatch:`, because some have a field of their own or belong to
-orch. This module has no side effects.
+"""Reads values of Slurm's options, and checks the options of sbatch that a profile sets under `sbatch:`, because some
+have a field of their own or belong to orch. This module has no side effects.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
+
+from orchestrator.specs.units import seconds
 
 # These are sbatch's long options from Slurm 20.02 to 25.11, without FIELDS and _OURS. A cluster's sbatch may be older.
 _OPTIONS: Final = """
@@ -37,6 +39,26 @@ NEWEST: Final = "25.11"
 OPTIONS: Final = frozenset(_OPTIONS.split())
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]*")
 OURS: Final = frozenset(_OURS.split())
+_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)??(?::(\d{1,5}))?(?=[,(]|$)")
+
+
+def gpus_in(gres: str) -> int:
+    """Return the number of GPUs in a list of generic resources, in the form of sbatch's option or of sinfo's output."""
+    return sum(int(count or 1) for count in _GPUS.findall(gres))
+
+
+def seconds_in(text: str) -> int | None:
+    """Return the seconds of a time in Slurm's form (`30` is minutes, `10:00` is minutes:seconds); None for any other
+    text.
+    """
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text) * 60
+    if short := re.fullmatch(r"([0-9]{1,9}):([0-9]{2})", text):
+        return int(short[1]) * 60 + int(short[2])
+    try:
+        return seconds(text) if re.fullmatch(r"[0-9:-]+", text) else None
+    except ValueError:
+        return None
 
 
 def known_options(options: Mapping[str, str | int | bool]) -> dict[str, str | int | bool]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.profile import ProfileBase
-from orchestrator.specs.sbatch_options import known_options, note_on_unknown
+from orchestrator.specs.sbatch_options import gpus_in, known_options, note_on_unknown
 from orchestrator.specs.spec import setting
 
 if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
@@ -17,8 +16,6 @@ if TYPE_CHECKING:  # the border reads the types of fields; a submission of cache
 
     from orchestrator.specs.fields import Bytes, Count, Line, LoginHost, Seconds
     from orchestrator.specs.job import Job
-
-_GRES_GPUS: Final = r"\bgpu(?::[^:,()]+)?:(\d{1,5})"
 
 
 class SlurmProfile(ProfileBase):
@@ -68,7 +65,7 @@ class SlurmProfile(ProfileBase):
         asked = job.resources.gpus
         if asked is None or self.gpus_per_node is not None:
             return []
-        given = sum(int(count) for count in re.findall(_GRES_GPUS, self.gres or ""))
+        given = gpus_in(self.gres or "")
         if given >= asked or (not given and self._asks_gpus()):
             return []
         what = f"only for {given} (gres: {self.gres})" if given else "for none"

@@ -1,11 +1,11 @@
 """The exit codes and errors of training. An error's text is one sentence on which a user can act."""
 
+from orchestrator.protocol.ranks import EXIT_NO_RETRY, EXIT_REQUEUE
+
+__all__ = ["EXIT_NO_RETRY", "EXIT_REQUEUE", "EXIT_USAGE", "CheckpointError", "DataError", "DivergedError", "UserError"]
+
 EXIT_USAGE = 2
 """The user's input is wrong, so another start would fail too."""
-EXIT_NO_RETRY = 93
-"""The program requests not to be started again."""
-EXIT_REQUEUE = 95
-"""The program was stopped by a signal at a step boundary and saved a checkpoint, so it can be started again."""
 
 
 class UserError(Exception):

@@ -11,10 +11,10 @@ from orchestrator.backends.batch.queues import Partition
 from orchestrator.backends.batch.site import Site, first_line
 from orchestrator.backends.slurm.environment import filled
 from orchestrator.backends.slurm.errors import refusal
-from orchestrator.backends.slurm.script import asked_of, cores_per_node, gpus_in, options_in
+from orchestrator.backends.slurm.script import asked_of, cores_per_node, options_in
 from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.errors import BackendError
-from orchestrator.specs.units import seconds
+from orchestrator.specs.sbatch_options import gpus_in, seconds_in
 
 if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -32,19 +32,11 @@ def parse_sinfo(text: str) -> list[Partition]:
             idle = used.partition("/")[2]
             found.append(
                 Partition(
-                    name.removesuffix("*"), name.endswith("*"), state == "up", _limit(limit), int(nodes),
+                    name.removesuffix("*"), name.endswith("*"), state == "up", seconds_in(limit), int(nodes),
                     int(idle) if idle.isdecimal() else 0, cores, memory, "" if gres == "(null)" else gres, hosts,
                 )
             )  # fmt: skip
     return found
-
-
-def _limit(text: str) -> int | None:
-    """Return the seconds of `10:00`, `1:00:00` or `2-00:00:00`; None for `infinite` and any other text."""
-    try:
-        return seconds(f"0:{text}" if text.count(":") == 1 and "-" not in text else text)
-    except ValueError:
-        return None
 
 
 def partitions(site: Site) -> list[Partition]:

@@ -4,7 +4,6 @@ its one srun. This module has no side effects.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +13,8 @@ from orchestrator.backends.batch.script import stays_ended
 from orchestrator.backends.slurm.parse import COMMENT
 from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.schedulers import SCHEDULERS
+from orchestrator.protocol.schedulers import SCHEDULERS, warning
+from orchestrator.specs.sbatch_options import gpus_in
 
 if TYPE_CHECKING:  # a look at runs must not wait for pydantic
     from orchestrator.backends.batch.scheduler import Array
@@ -22,9 +22,6 @@ if TYPE_CHECKING:  # a look at runs must not wait for pydantic
 
 FOLDER: Final = SCHEDULERS["slurm"].folder
 ARCHIVE: Final = "submitit.pyz"  # submitit and what it imports, as one program
-WARN_SECONDS: Final = 90  # seconds before the time limit at which the ranks get the signal to stop
-LEAST_WARNING: Final = 10
-GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)??(?::(\d{1,5}))?(?=[,(]|$)")
 # An agent that fails ends the step. An agent that succeeds waits for the others, which may be saving.
 # With --export=NONE srun passes no variables on, so the batch shell exports those that the agents need.
 STEP_RULES: Final = ("--export=ALL", "--unbuffered", "--kill-on-bad-exit=1", "--wait=0")
@@ -89,7 +86,7 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
         "constraint": settings.constraint,
         "exclude": settings.exclude,
         "wckey": None,
-        "signal_delay_s": warning(launch.time_limit),
+        "signal_delay_s": int(warning(launch.time_limit)),
         "stderr_to_stdout": True,
         "use_srun": False,  # submitit's srun would write all attempts into one log, so `step` has its own
         "setup": _setup(shell, stays=stays_ended(launch)),
@@ -152,26 +149,12 @@ def gpus_of(settings: SlurmSettings, asked: int | None) -> int | None:
     return (settings.gpus_per_node and (asked or settings.gpus_per_node)) or gpus_in(settings.gres or "") or None
 
 
-def gpus_in(gres: str) -> int:
-    """Return the number of GPUs in a list of generic resources, in the form of sbatch's option or of sinfo's output."""
-    return sum(int(count or 1) for count in GRES_GPUS.findall(gres))
-
-
 def leaves_cores_open(profile: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
     """Return True if GPUs are requested, and neither profile nor job sets the number of cores."""
     settings, resources = SlurmSettings.of(profile), job.get("resources") or {}
     said = resources.get("cpus") or settings.cpus_per_task or settings.cpus_per_gpu
     by_sbatch = any(name.startswith(("cpus", "cores", "exclusive")) for name in settings.sbatch)
     return bool(gpus_of(settings, resources.get("gpus"))) and not said and not by_sbatch
-
-
-def warning(time_limit: int | None) -> int:
-    """Return how many seconds before the time limit the ranks are signalled. The time is shorter if the limit itself is
-    short.
-
-    Slurm checks its limits every 30 s, and may send the signal up to 60 s early.
-    """
-    return WARN_SECONDS if time_limit is None else max(LEAST_WARNING, min(WARN_SECONDS, time_limit // 4))
 
 
 def step(launch: LaunchPlan, array: Array | None = None) -> str:

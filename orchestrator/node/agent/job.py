@@ -26,12 +26,9 @@ from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, read_json, read_regular
-from orchestrator.protocol.schedulers import SCHEDULERS
+from orchestrator.protocol.schedulers import SCHEDULERS, warning
 from orchestrator.protocol.task import NodeTask
 
-WARN_SECONDS = 90.0  # this long before the time limit, the ranks get the signal to stop
-WARN_SHARE = 0.25  # if this share of the time limit is shorter than WARN_SECONDS, it is used instead
-LEAST_WARNING = 10.0
 LOOK_SECONDS = 2.0
 LEAVING_SECONDS = 30.0  # the time for the other agents to end after node 0's agent
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)  # Grid Engine warns by USR1 and USR2
@@ -191,8 +188,3 @@ def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
         if got is not None and got.si_signo in STOPS:
             print(f"orch: the scheduler sent signal {got.si_signo}", file=sys.stderr, flush=True)
             agents.stop_leader(signal.SIGTERM)
-
-
-def warning(limit: float) -> float:
-    """Return how many seconds before the time limit the ranks get SIGTERM."""
-    return max(LEAST_WARNING, min(WARN_SECONDS, limit * WARN_SHARE))

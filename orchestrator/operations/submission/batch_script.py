@@ -20,9 +20,6 @@ from orchestrator.operations.submission.shell_lines import Command, commands_of
 from orchestrator.specs.environment import set_by_orch
 from orchestrator.specs.wrappers import ASSIGNMENT, program_of
 
-SUFFIXES: Final = (".sh", ".sbatch", ".slurm", ".job")
-"""The suffixes of batch scripts."""
-
 _PROGRAMS: Final = words("srun torchrun accelerate accelerate-launch deepspeed")
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)*)?")
 _SETUP: Final = words("module ml source . conda mamba micromamba eval ulimit spack")

@@ -13,17 +13,19 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from orchestrator.errors import UsageError
-from orchestrator.operations.submission.batch_script import SUFFIXES, read_script
+from orchestrator.operations.submission.batch_script import read_script
 from orchestrator.operations.submission.launch_line import Pasted, job_of, read_command, words
 from orchestrator.operations.submission.launcher_files import LauncherFiles
 from orchestrator.operations.submission.shell_lines import MOST_CHARACTERS
 from orchestrator.protocol.hostlist import in_words
+from orchestrator.protocol.quantities import duration
 from orchestrator.specs.border import valid
+from orchestrator.specs.documents.lookup import SHELL_SUFFIXES
 from orchestrator.specs.here import submitter_of
 from orchestrator.specs.launchers import launcher_in
 from orchestrator.specs.profile import SshProfile
-from orchestrator.specs.sbatch_options import FIELDS, OPTIONS, OURS
-from orchestrator.specs.units import seconds, size
+from orchestrator.specs.sbatch_options import FIELDS, OPTIONS, OURS, gpus_in, seconds_in
+from orchestrator.specs.units import size
 
 _SAFE = re.compile(r"-{0,2}[A-Za-z0-9_./][A-Za-z0-9_./+=@%^~-]*")
 # Without quotes, orch or another YAML reader would not read these as text.
@@ -32,7 +34,6 @@ _NOT_TEXT = re.compile(
     r"|0[xo][0-9a-f_]+|[-+]?\.(inf|nan)|[0-9]{4}-[0-9-]+.*|-+|\.+|0b[01_]+"
 )
 _ACTIVATES = re.compile(r"\bactivate\b|^(module|ml|spack) ")
-_GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,5})(?:\([^)]*\))?")
 
 
 MOST_BYTES: Final = MOST_CHARACTERS
@@ -91,26 +92,27 @@ def profile_from_hosts(hosts: Sequence[str]) -> str:
 
 
 def profile_from_sinfo(text: str) -> str:
-    """Return a slurm profile from `sinfo -h -o '%P|%D|%c|%m|%G|%l'`. Raises UsageError if it lists no partition."""
-    rows = [parts for line in text.splitlines() if len(parts := [p.strip() for p in line.split("|")]) == 6]
-    rows = [row for row in rows if re.fullmatch(r"[A-Za-z0-9_.+-]+\*?", row[0]) and row[1].isdecimal()]
+    """Return a slurm profile from the output of `sinfo -h -o SINFO_FORMAT`. Raises UsageError if it lists no
+    partition.
+    """
+    from orchestrator.backends.slurm.partitions import SINFO_FORMAT, parse_sinfo
+
+    rows = [row for row in parse_sinfo(text) if re.fullmatch(r"[A-Za-z0-9_.+-]+", row.name)]
     if not rows:
-        hint = "expected the output of: sinfo -h -o '%P|%D|%c|%m|%G|%l'"
-        raise UsageError("sinfo's output names no partition", hint)
-    partition, nodes, cores, _, gres, limit = next((row for row in rows if row[0].endswith("*")), rows[0])
-    gpus = sum(int(count) for count in _GPUS.findall(gres))
-    ranks = gpus or min(4, _leading_number(cores) or 1)
-    name = partition.rstrip("*")
-    others = sorted({row[0].rstrip("*") for row in rows} - {name})
+        raise UsageError("sinfo's output names no partition", f"expected the output of: sinfo -h -o '{SINFO_FORMAT}'")
+    row = next((row for row in rows if row.is_default), rows[0])
+    gpus, cores = gpus_in(row.gres), _leading_number(row.cores)
+    first = "1h" if row.limit is None or row.limit >= 3600 else f"{max(1, row.limit)}s"
+    others = sorted({each.name for each in rows} - {row.name})
     return _lines(
-        f"# Partition {name}: {nodes} nodes of {_comment(cores)} cores, {gpus or 'no'} GPUs.",
+        f"# Partition {row.name}: {row.nodes} nodes of {_comment(row.cores)} cores, {gpus or 'no'} GPUs.",
         "kind: slurm",
-        f"partition: {text_value(name)}",
+        f"partition: {text_value(row.name)}",
         *([f"# other partitions: {', '.join(others)}"] if others else []),
-        f"nodes: {min(2, max(1, int(nodes)))}",
-        f"nproc_per_node: {min(ranks, 1024)}",
-        *([f"gpus_per_node: {gpus}", f"cpus_per_gpu: {max(1, _leading_number(cores) // gpus)}"] if gpus else []),
-        f"time: {_first_time(limit)} # the partition's limit is {_comment(limit)}",
+        f"nodes: {min(2, max(1, row.nodes))}",
+        f"nproc_per_node: {min(gpus or min(4, cores or 1), 1024)}",
+        *([f"gpus_per_node: {gpus}", f"cpus_per_gpu: {max(1, cores // gpus)}"] if gpus else []),
+        f"time: {first} # the partition's limit is {duration(row.limit) if row.limit else 'unknown'}",
         "shared: true # login and compute nodes see the same workdir",
     )
 
@@ -118,24 +120,6 @@ def profile_from_sinfo(text: str) -> str:
 def _leading_number(text: str) -> int:
     found = re.match(r"[0-9]{1,6}", text)
     return int(found[0]) if found else 0
-
-
-def _first_time(limit: str) -> str:
-    """Return one hour, or the partition's limit if that is less."""
-    most = slurm_seconds(limit)
-    return "1h" if most is None or most >= 3600 else f"{max(1, most)}s"
-
-
-def slurm_seconds(text: str) -> int | None:
-    """Return the seconds of a time in Slurm's form (`30` is minutes, `10:00` is minutes:seconds), or None."""
-    if re.fullmatch(r"[0-9]{1,9}", text):
-        return int(text) * 60
-    if short := re.fullmatch(r"([0-9]{1,9}):([0-9]{2})", text):
-        return int(short[1]) * 60 + int(short[2])
-    try:
-        return seconds(text) if re.fullmatch(r"[0-9:-]+", text) else None
-    except ValueError:
-        return None
 
 
 def job_from_command(command: str, name: str | None = None) -> Draft:
@@ -165,7 +149,7 @@ def job_from_script(text: str, name: str | None = None, script: str = "") -> Dra
 def script_in(command: Sequence[str]) -> str | None:
     """Return the file in `job.sbatch`, `sbatch job.sbatch` or `bash run.sh`, or None for any other command."""
     words = list(command[1:] if len(command) > 1 and command[0] in ("sbatch", "bash", "sh") else command)
-    if len(words) == 1 and (words[0].endswith(SUFFIXES) or command[0] == "sbatch"):
+    if len(words) == 1 and (words[0].endswith(SHELL_SUFFIXES) or command[0] == "sbatch"):
         return words[0]
     return None
 
@@ -250,7 +234,7 @@ def _slurm_values(options: Mapping[str, str], notes: list[str]) -> dict[str, Any
             else:
                 notes.append(f"--{name.replace('_', '-')} {text} was left out")
     if text := options.get("time"):
-        limit = slurm_seconds(text)
+        limit = seconds_in(text)
         values |= {"time": f"{limit}s"} if limit is not None else {}
     if text := options.get("mem"):
         values |= _memory(text, notes)

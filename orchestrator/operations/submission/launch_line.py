@@ -377,12 +377,7 @@ def _python(interpreter: str, words: list[str], pasted: Pasted) -> None:
 
 def _srun(words: list[str], pasted: Pasted) -> list[str]:
     options, rest = _options(words, _SRUN_FLAGS, "srun", _SRUN_SHORT)
-    tasks = _count(options, "ntasks_per_node", pasted)
-    total = _count(options, "ntasks", pasted)
-    nodes = _highest(options, "nodes", "-", pasted)
-    pasted.nodes = nodes or (max(1, total // tasks) if total and tasks else None)
-    if tasks is None and total is not None:
-        tasks = max(1, total // (pasted.nodes or 1))
+    pasted.nodes, tasks = _nodes_and_tasks(options, _highest(options, "nodes", "-", pasted), pasted)
     pasted.nproc, pasted.nproc_is_default = tasks or 1, tasks is None
     pasted.slurm = _for_one_task(options, tasks)
     _note_dropped(options, pasted, ("export", "nodelist", "mpi", "chdir"))
@@ -393,16 +388,15 @@ def read_allocation(words: Sequence[str], pasted: Pasted) -> None:
     """Add the options of #SBATCH lines to a launch line. The launch line's own options take precedence."""
     options, _ = _options(list(words), _SBATCH_FLAGS, "#SBATCH", {**_SRUN_SHORT, "a": "array", "b": "begin"})
     asked = Pasted()
-    nodes, tasks = _highest(options, "nodes", "-", asked), _count(options, "ntasks_per_node", asked)
-    total = _count(options, "ntasks", asked)
+    nodes = _highest(options, "nodes", "-", asked)
     starts_each_task = pasted.slurm is not None  # whether srun starts the program once for each task, not only once
-    if pasted.nodes is None and (starts_each_task or pasted.launcher):
-        pasted.nodes = nodes or (max(1, total // tasks) if total and tasks else None)
+    counts_nodes = pasted.nodes is None and (starts_each_task or bool(pasted.launcher))
+    found, tasks = _nodes_and_tasks(options, nodes if counts_nodes else pasted.nodes, asked)
+    if counts_nodes:
+        pasted.nodes = found
         # accelerate's number of processes is the total of all nodes
         if pasted.launcher.startswith("accelerate") and isinstance(pasted.nproc, int):
             pasted.nproc = max(1, pasted.nproc // (pasted.nodes or 1))
-    if tasks is None and total is not None:
-        tasks = max(1, total // (pasted.nodes or 1))
     if starts_each_task and not pasted.launcher:
         pasted.nproc = tasks if pasted.nproc_is_default and tasks else pasted.nproc
     elif pasted.launcher and pasted.nproc == "auto":
@@ -414,6 +408,15 @@ def read_allocation(words: Sequence[str], pasted: Pasted) -> None:
     pasted.slurm = {**_for_one_task(options, tasks), **(pasted.slurm or {})}
     pasted.notes += asked.notes
     _note_dropped(options, pasted, ("export", "nodelist", "chdir"), "sbatch")
+
+
+def _nodes_and_tasks(options: dict[str, str], nodes: int | None, pasted: Pasted) -> tuple[int | None, int | None]:
+    """Return the numbers of nodes and of tasks on each node, completed from the number of all tasks; None for an
+    unknown number.
+    """
+    tasks, total = _count(options, "ntasks_per_node", pasted), _count(options, "ntasks", pasted)
+    nodes = nodes or (max(1, total // tasks) if total and tasks else None)
+    return nodes, max(1, total // (nodes or 1)) if tasks is None and total is not None else tasks
 
 
 def _for_one_task(options: dict[str, str], tasks: int | None) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Final
 import platformdirs
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
-SHELL_SUFFIXES: Final = (".sh", ".sbatch", ".slurm")
+SHELL_SUFFIXES: Final = (".sh", ".sbatch", ".slurm", ".job")
 
 
 def known_profiles(cwd: Path, job_file: Path | None = None) -> list[tuple[str, Path, str]]:

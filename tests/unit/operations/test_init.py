@@ -15,13 +15,13 @@ from orchestrator.operations.submission.init import (
     job_from_command,
     profile_from_hosts,
     profile_from_sinfo,
-    slurm_seconds,
     text_value,
 )
 from orchestrator.specs.documents.loader import load, load_profile
 from orchestrator.specs.job import Job
 from orchestrator.specs.profile import LocalProfile, SshProfile
 from orchestrator.specs.profiles import AnyProfile
+from orchestrator.specs.sbatch_options import seconds_in
 from orchestrator.specs.slurm_profile import SlurmProfile
 
 
@@ -242,11 +242,14 @@ def test_hosts(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("cpu|9|4|1|(null)|1:00\ngpu*|12|64+|512000+|gpu:1080:8(S:0-1)|2-00:00:00\n", ("gpu", 2, 8, 8, 3600)),
-        ("cpu|1|4+|1|(null)|30:00\n", ("cpu", 1, 4, None, 1800)),
-        ("p*|3|2|1|gpu:4,mps:100|infinite\n", ("p", 2, 4, 4, 3600)),
-        ("p*|3|2|1|gpu:a:2,gpu:2g.10gb:3|10\n", ("p", 2, 5, 5, 600)),
-        ("true*|3|2|1|(null)|n/a", ("true", 2, 2, None, 3600)),
+        (
+            "cpu|up|1:00|9|0/9|4|1|(null)|a\ngpu*|up|2-00:00:00|12|0/12|64+|512000+|gpu:1080:8(S:0-1)|b\n",
+            ("gpu", 2, 8, 8, 3600),
+        ),
+        ("cpu|up|30:00|1|0/1|4+|1|(null)|a\n", ("cpu", 1, 4, None, 1800)),
+        ("p*|up|infinite|3|0/3|2|1|gpu:4,mps:100|a\n", ("p", 2, 4, 4, 3600)),
+        ("p*|up|10|3|0/3|2|1|gpu:a:2,gpu:2g.10gb:3|a\n", ("p", 2, 5, 5, 600)),
+        ("true*|up|n/a|3|0/3|2|1|(null)|a", ("true", 2, 2, None, 3600)),
     ],
 )
 def test_sinfo(text: str, expected: tuple[object, ...], folder: Path) -> None:
@@ -256,7 +259,7 @@ def test_sinfo(text: str, expected: tuple[object, ...], folder: Path) -> None:
 
 
 def test_sinfo_that_is_none() -> None:
-    for text in ("", "sinfo: command not found", "a|b|c|d|e|f", "#x|1|1|1|1|1"):
+    for text in ("", "sinfo: command not found", "a|b|c|d|e|f|g|h|i", "#x|up|1|1|0/1|1|1|(null)|a"):
         with pytest.raises(UsageError, match="names no partition"):
             profile_from_sinfo(text)
 
@@ -271,4 +274,4 @@ def test_times_of_slurm() -> None:
         "UNLIMITED": None,
         "1-": None,
     }
-    assert {text: slurm_seconds(text) for text in times} == times
+    assert {text: seconds_in(text) for text in times} == times

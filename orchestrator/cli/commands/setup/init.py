@@ -130,9 +130,11 @@ def _sinfo() -> str:
     """Return sinfo's table of the partitions. Raises UsageError or OrchError if sinfo is missing or fails."""
     import subprocess
 
+    from orchestrator.backends.slurm.partitions import SINFO_FORMAT
+
     try:
         done = subprocess.run(
-            ["sinfo", "-h", "-o", "%P|%D|%c|%m|%G|%l"], capture_output=True, text=True, timeout=30, check=False
+            ["sinfo", "-h", "-o", SINFO_FORMAT], capture_output=True, text=True, timeout=30, check=False
         )
     except FileNotFoundError as error:
         raise UsageError("sinfo is not on this machine's PATH", "run this on a login node of the cluster") from error
