@@ -443,7 +443,7 @@ class Batch(Backend):
 
         if on_node and not self.scheduler.looks_on_nodes:
             raise UsageError(
-                "--on-node works only with Slurm, where it runs a short test job",
+                f"--on-node runs a short test job, which orch does not have for {self.scheduler.title}",
                 "test the nodes with a job such as hostname: orch submit --follow",
             )
         place = self.place(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)

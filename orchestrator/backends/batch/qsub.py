@@ -68,7 +68,7 @@ class Qsub(Scheduler):
     """The command that submits a job. The options and the script are appended."""
     accepted: ClassVar[str]
     """The pattern of the line with the job's number in the output of `command`."""
-    is_up: ClassVar[str]
+    up_hint: ClassVar[str]
     """A hint on how to check that the server is up."""
     refusals: ClassVar[Sequence[tuple[str, str, str]]]
     """The known error messages of qsub: words of a message, their meaning, and a hint. `{name}` in a meaning is
@@ -130,7 +130,7 @@ class Qsub(Scheduler):
             if says(said, (words,)):
                 return BackendError(f"{meaning.format(**launch.profile)} (qsub: {last})", hint)
         if self.is_unreachable(said):
-            return BackendError(f"{self.title}'s server can't be reached: {last}", self.is_up, transient=True)
+            return BackendError(f"{self.title}'s server can't be reached: {last}", self.up_hint, transient=True)
         return BackendError(
             f"qsub refused the job: {last}", "orch submit --dry-run shows the script that qsub was given"
         )

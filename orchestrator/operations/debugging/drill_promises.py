@@ -27,7 +27,7 @@ class Where(StrEnum):
 
     LOCAL = "local"
     SSH = "ssh"
-    SCHEDULER = "slurm"
+    SCHEDULER = "scheduler"
 
 
 class Freeze(StrEnum):
@@ -78,8 +78,8 @@ _AGAIN: Final = (Where.SSH, Where.SCHEDULER)
 _LOST: Final = r"node \d+ \(.+\) was lost: its agent closed the connection|vanished without a word"
 _SILENT: Final = r"(was lost|lost node 0): no heartbeat for \d+ s"
 
-_NOBODY_ASKS: Final = "no other agent can request another start from Slurm; the run ends"
-_ENDED: Final = r"Slurm job \d+: its batch script failed with exit code 137"
+_NOBODY_ASKS: Final = "no other agent can request another start from the scheduler; the run ends"
+_ENDED: Final = r" job \S+: its batch script (failed with exit code 137|was killed by SIGKILL)"
 
 PROMISES: Final = (
     Promise(

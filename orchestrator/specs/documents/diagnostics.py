@@ -17,7 +17,7 @@ from orchestrator.specs.documents.other_tools import ELSEWHERE, LAUNCHERS, OF_KI
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.documents.yaml_source import Node, kind_of
 from orchestrator.specs.job import Job
-from orchestrator.specs.kinds import SLURM, SSH, model_of
+from orchestrator.specs.kinds import every, model_of
 from orchestrator.specs.profile import ProfileBase
 from orchestrator.specs.spec import Spec, names_of
 
@@ -279,7 +279,7 @@ def near_field(dotted: str) -> str:
     name = dotted.lower().replace("-", "_")
     name = name.removeprefix("job.").removeprefix("profile.")
     known: dict[str, str] = {}
-    models: list[tuple[str, type[Spec]]] = [("job", Job), *(("profile", model_of(each)) for each in (SLURM, SSH))]
+    models: list[tuple[str, type[Spec]]] = [("job", Job), *(("profile", model_of(each)) for each in every())]
     for document, model in models:
         known |= {path: f"{document}.{path}" for path in _paths(model) if path not in known}
     ends: dict[str, list[str]] = {}
@@ -337,10 +337,8 @@ def _other_document(written: str, name: str, model: type[Spec], *, top: bool) ->
     if model is Job and name in names_of(ProfileBase):
         return "belongs in the profile, not the job" if name == written else f"belongs in the profile, as '{name}'"
     this = "job" if model is Job else "profile"
-    for kind in (SLURM, SSH):
-        if name in names_of(model_of(kind)):
-            return f"belongs in {kind.name} profiles, not in this {this}"
-    return ""
+    kinds = [kind.name for kind in every() if name in names_of(model_of(kind))]
+    return f"belongs in {' or '.join(kinds)} profiles, not in this {this}" if kinds else ""
 
 
 def _described(path: tuple[str | int, ...], model: type[Spec]) -> str:

@@ -51,6 +51,20 @@ def test_each_fault_has_one_entry_for_each_kind_of_cluster() -> None:
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "Slurm job 7: its batch script failed with exit code 137 (FAILED); batch.7.0.log: srun: Force Terminated",
+        "PBS job 17_3: its batch script failed with exit code 137",
+        "Grid Engine job 17: its batch script was killed by SIGKILL",
+    ],
+)
+def test_the_end_of_the_only_agent_is_recognised_in_the_words_of_each_scheduler(said: str) -> None:
+    promise = promise_of(Fault.AGENT, Where.SCHEDULER, alone=True)
+    found = Account(Outcome.FAILED, 0, 0.4, said, None, 12.0)
+    assert differences(promise, found, LINK) == []
+
+
+@pytest.mark.parametrize(
     ("seconds", "everything", "expected"),
     [
         (5, False, Freeze.SHORT),
@@ -183,7 +197,7 @@ def test_each_row_has_its_sentence_and_a_time_for_each_kind_of_cluster() -> None
     for promise, (*_, noticed, said) in zip(PROMISES, rows(), strict=True):
         if promise.says:
             assert re.search(promise.says, said.strip("`")), said
-            times = re.findall(r"(local|ssh|slurm) (\d+\.\d) s", noticed)
+            times = re.findall(r"(local|ssh|scheduler) (\d+\.\d) s", noticed)
             assert [where for where, _ in times] == list(map(str, promise.where))
             assert all(float(each) <= promise.seconds(LINK) for _, each in times)
         else:

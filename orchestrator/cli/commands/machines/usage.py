@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def usage(runs: tuple[str, ...], by: str | None, since: str | None, as_json: bool) -> int:
     """Sum up the hours, GPU-hours and energy that runs used.
 
-    Without RUN, all your runs are summed by profile, user or job. With RUN, each run has a line. A Slurm run's line
-    also has the share of the time limit, cores and memory that its job used (from sacct).
+    Without RUN, all your runs are summed by profile, user or job. With RUN, each run has a line. If a scheduler
+    ran it, the line also has the share of the time limit, cores and memory that the job used, from the accounting.
 
     A run with 8 GPUs uses 8 GPU-hours in an hour, also if the GPUs are idle. Watt-hours are the energy of the GPUs, if
     their driver measures it.

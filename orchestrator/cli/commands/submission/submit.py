@@ -83,7 +83,7 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
 
     if check and not dry_run:
         raise UsageError(
-            "--check needs --dry-run", "add --dry-run; without it, Slurm validates the job when it is submitted"
+            "--check needs --dry-run", "add --dry-run; without it, the scheduler validates the job when it is submitted"
         )
     _check(job, again, follow=follow, detach=detach, sweeps=bool(sweep) or search is not None, parallel=parallel)
     _check_search(search, trials, stop_by, sweeps=bool(sweep))
