@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from orchestrator.errors import UsageError
 from orchestrator.protocol.frozen import Value
@@ -172,8 +172,6 @@ class Backend(ABC):
     """True if the run's folder is on other machines, so that its files must be copied to this machine."""
     relaunches: bool = False
     """True if the supervisor starts the agents again after the loss of a machine."""
-    takes_sweeps: ClassVar[bool] = False
-    """True if `submit_all` submits all runs of a sweep at once."""
 
     # -- starting
 
@@ -191,29 +189,16 @@ class Backend(ABC):
         return launch
 
     @abstractmethod
-    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
-        """Start one agent for each node with the plan's commands, and return without waiting for the agents.
-
-        Raises BackendError, which names the node, if an agent can't be started. Raises PlacesTakenError if the run was
-        queued for GPUs or slots on its hosts.
-        """
-
-    def submit_all(
-        self,
-        plans: Sequence[LaunchPlan],
-        tasks: Sequence[tuple[NodeTask, ...]],
-        runs: Sequence[RunDir],
-        folder: Path,
-        parallel: int | None,
+    def submit(
+        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]
     ) -> None:
-        """Submit all runs of a sweep at once. At most `parallel` of them run at a time.
+        """Start one agent for each task of a run, and return without waiting for the agents.
 
-        `folder` has the sweep's name, and holds the files that the runs share.
+        There is one run, unless the profile's `Kind` names a scheduler: several runs are then the points of a sweep,
+        which become one array. The tasks have the start's credentials and secrets, which the plans lack. Raises
+        BackendError, which names the node, if an agent can't be started, and UsageError if the runs can't be one array.
+        Raises PlacesTakenError if the run was queued for GPUs or slots on its hosts.
         """
-        raise NotImplementedError  # called only if `takes_sweeps`
-
-    def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
-        """Raise UsageError if these plans can't be submitted together as one array."""
 
     def relaunch(self, run: RunDir, again: Relaunch) -> None:
         """Complete, in a background thread, the new start that was recorded for the run. Finished parts of that start

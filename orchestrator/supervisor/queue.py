@@ -25,7 +25,7 @@ from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.start_lock import being_started
 from orchestrator.runs.store import RunDir, check_own
-from orchestrator.supervisor.starting import has_begun, start
+from orchestrator.supervisor.starting import start
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     import threading
@@ -45,7 +45,7 @@ def drop(run: RunDir, reason: str) -> bool:
     with being_started(run):
         if not is_queued(run):
             return False
-        if has_begun(run):  # the process that began the start was killed
+        if run.has_begun():  # the process that began the start was killed
             backend_for(run.record().kind).clean_up(run)
         run.append_event(Dropped(reason))
         (run.path / QUEUED).unlink()
@@ -102,7 +102,7 @@ def may_start(run: RunDir) -> bool:
     backend = backend_for(run.record().kind)
     with being_started(run):  # a process that drops the run waits for this lock, and then removes these tickets
         turn = backend.turn(run)
-        if not is_queued(run) or turn is None or has_begun(run):
+        if not is_queued(run) or turn is None or run.has_begun():
             return is_queued(run)
         try:
             return turn.join()
@@ -213,9 +213,9 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
         try:
             _give_values(run)
             plan, held = recorded_start(run)
-            start(run, plan, held["secrets"], held["credentials"])
+            start([run], [plan], held["secrets"], held["credentials"])
         except OrchError as error:
-            if error.transient and (has_begun(run) or (run.path / QUEUE).exists()):
+            if error.transient and (run.has_begun() or (run.path / QUEUE).exists()):
                 raise  # the supervisor tries again
             if error.transient and not is_last_try:
                 return False

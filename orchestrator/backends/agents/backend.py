@@ -52,10 +52,9 @@ class Agents(Backend):
         try:
             Start(self.machines, run, settings, hosts).begin(tasks, tuple(hosts))
         except BackendError as error:
-            handle = run.path / "handle.json"
-            if isinstance(error, PlacesTakenError) and handle.exists():  # an interrupted start has left the handle
+            if isinstance(error, PlacesTakenError) and run.has_begun():  # an interrupted start has left the handle
                 self._end_processes(run)  # a run that waits holds no places
-                handle.unlink()
+                (run.path / "handle.json").unlink()
             self._remove_sent(run)
             raise
         self._leave_queue(run)

@@ -49,9 +49,11 @@ class AgentsHere(Agents):
         trains, inputs = python or sys.executable, str(run.root / "inputs")
         return Place(str(run.path), str(run.path / "code"), inputs, sys.executable, trains)
 
-    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
+    def submit(
+        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]
+    ) -> None:
         """Start all agents of the run."""
-        self._start(tasks, run, replace(AgentsSettings.of(plan.profile), workdir=str(run.root)))
+        self._start(tasks[0], runs[0], replace(AgentsSettings.of(plans[0].profile), workdir=str(runs[0].root)))
 
     def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
         """Determine for each recorded agent, from its pid and start time, whether it lives.

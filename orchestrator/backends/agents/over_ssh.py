@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.backends.agents.backend import Agents
-from orchestrator.backends.agents.handle import SECRETS, SENDING, first_handle, read_handle
+from orchestrator.backends.agents.handle import SECRETS, first_handle, read_handle
 from orchestrator.backends.base import Finding, Judge, NodeProof, Sight
 from orchestrator.backends.settings import AgentsSettings, remote_folder, workdir_of
 from orchestrator.errors import BackendError, StoreError
+from orchestrator.runs.start_lock import SENDING
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from pathlib import Path
@@ -65,14 +66,17 @@ class AgentsOverSsh(Agents):
         folder = f"{top}/runs/{run.run_id}"
         return Place(folder, f"{folder}/code", f"{top}/inputs", "python3", "python3")
 
-    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
+    def submit(
+        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]
+    ) -> None:
         """Prepare every machine, then start all agents."""
         from orchestrator.backends.mirror.given import with_given_checkpoint
 
-        if tasks[0].secrets:
-            run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)
+        (mine,), (run,) = tasks, runs
+        if mine[0].secrets:
+            run.write(SECRETS, {"secrets": mine[0].secrets}, private=True)
         with _sending(run):
-            self._start(with_given_checkpoint(tasks), run, AgentsSettings.of(plan.profile))
+            self._start(with_given_checkpoint(mine), run, AgentsSettings.of(plans[0].profile))
 
     def _remove_sent(self, run: RunDir) -> None:
         """After a failed start that has not written handle.json, remove the files that were sent to the machines."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends.base import Backend, Check, CheckResult, Finding, Judge, NodeProof, Sight
 from orchestrator.backends.batch import job
@@ -52,8 +52,6 @@ class Batch(Backend):
 
     After a requeue the scheduler itself starts the job again, even if no process of orch is alive on this machine.
     """
-
-    takes_sweeps: ClassVar[bool] = True
 
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         self.scheduler, self.is_remote = scheduler, is_remote
@@ -135,39 +133,26 @@ class Batch(Backend):
         """Return the batch script that orch would pass to the scheduler for this plan. `~` is not expanded yet."""
         return self.scheduler.script(launch)
 
-    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
-        """Queue the run's job. If the scheduler's answer with the job's number is lost, the job is found later by
-        its name.
+    def submit(
+        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]
+    ) -> None:
+        """Queue the job of one run, or the array of a sweep's runs, whose shared files are written once.
+
+        The handle.json of an array's run names only the array, because the run's id ends with the number of its task in
+        the array. So no file has to be written for each run after the scheduler's answer. If the answer with the job's
+        number is lost, the job is found later by its name.
         """
-        self._submit([plan], [tasks], [run], None, None)
-
-    def submit_all(
-        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir], folder: Path,
-        parallel: int | None,
-    ) -> None:  # fmt: skip
-        """Queue the runs as one array. Their shared files are written once, and each run has a folder of its own.
-
-        The handle.json of a run names only the array, because the run's id ends with the number of its task in the
-        array. So no file has to be written for each run after the scheduler's answer.
-        """
-        self._submit(plans, tasks, runs, folder, parallel)
-
-    def _submit(
-        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir],
-        sweep: Path | None, parallel: int | None,
-    ) -> None:  # fmt: skip
-        """Queue one job, which is either the array of a sweep or the job of one run."""
         from orchestrator.backends.batch import submission
-        from orchestrator.backends.batch.scheduler import Array, Order
+        from orchestrator.backends.batch.scheduler import Order
 
+        submission.check_alike(self.scheduler, plans)
         site, home = self._ready(plans[0])
         at_site = [self._tasks_at(run, its, home, site.machine()) for run, its in zip(runs, tasks, strict=True)]
         first, by_shell = self.scheduler.filled(submission.plan_at(plans[0], home), site.environment())
-        top = f"{orchs_folder(first.tasks[0])}/sweeps"
-        array = Array(sweep.name, f"{top}/{sweep.name}", len(runs), parallel) if sweep else None
-        order, handle = Order(first, array), RunDir(sweep) if sweep else runs[0]
+        array = submission.array_for(runs, orchs_folder(first.tasks[0])) if len(runs) > 1 else None
+        order, handle = Order(first, array), RunDir(runs[0].root / "sweeps" / array.sweep) if array else runs[0]
         # From here on the site may have files of the run, which must be fetched or removed later.
-        named = {"array": str(sweep)} if sweep else {}
+        named = {"array": str(handle.path)} if array else {}
         for run in runs:
             run.write("handle.json", {"state": HandleStatus.INTENT, **named})
         submission.lay(site, order.folder, runs, at_site, own_files=self.is_remote)
@@ -176,17 +161,6 @@ class Batch(Backend):
         if self.is_remote:
             for run in runs:
                 job.record_status(run, self.scheduler, job.scheduler_status(site, run))
-
-    def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
-        """Raise UsageError if two of the plans request different resources from the scheduler."""
-        first = self.scheduler.asked(plans[0])
-        for plan in plans[1:]:
-            if different := [name for name, value in self.scheduler.asked(plan).items() if value != first[name]]:
-                raise UsageError(
-                    f"the runs of a sweep share one array of {self.scheduler.title}, but these runs need "
-                    f"different resources: {', '.join(different)}",
-                    "submit one sweep for each value of the resources, with --set",
-                )
 
     def _ready(self, plan: LaunchPlan) -> tuple[Site, str]:
         """Return the site (the machine with the scheduler's programs) and the user's home folder on that machine.
@@ -235,7 +209,7 @@ class Batch(Backend):
         if self.is_remote:
             if (seen := job.recorded_status(run, self.scheduler)) is not None:
                 return seen
-            if not _was_begun(run):
+            if not run.has_begun():
                 return SchedulerStatus("none")
         return job.scheduler_status(self.site_of(run), run, ident)
 
@@ -349,7 +323,7 @@ class Batch(Backend):
         """End the job, and return for each node whether processes remain. If the login node is unreachable, report
         every node as unreachable.
         """
-        if not _was_begun(run):
+        if not run.has_begun():
             return []
         site = self.site_of(run)
         proofs = job.end(site, run)
@@ -365,7 +339,7 @@ class Batch(Backend):
             watcher = self._watchers.pop(run.run_id, None)
         if watcher is not None:
             watcher.stop()
-        if not self.is_remote or not _was_begun(run):
+        if not self.is_remote or not run.has_begun():
             return
         from orchestrator.backends.batch.watcher import source_of
         from orchestrator.backends.mirror.watching import finish
@@ -381,7 +355,7 @@ class Batch(Backend):
         """Copy to this machine all outputs that exist only on the login node. If the run has ended, remove its folder
         from the login node.
         """
-        if self.is_remote and _was_begun(run):
+        if self.is_remote and run.has_begun():
             from orchestrator.backends.batch.watcher import source_of
             from orchestrator.backends.mirror.watching import bring_outputs
 
@@ -494,8 +468,3 @@ class Batch(Backend):
 def orchs_folder(task: NodeTask) -> str:
     """Return the path of orch's folder on the machine that stores the run's files."""
     return str(PurePosixPath(task.run_dir).parents[1])
-
-
-def _was_begun(run: RunDir) -> bool:
-    """Return True if the submission of the run has begun. Files of the run may then be on the login node."""
-    return (run.path / "handle.json").exists()

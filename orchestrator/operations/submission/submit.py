@@ -16,6 +16,7 @@ from orchestrator.protocol.events import Cancel, CleanedUp, SubmitFailed, of
 from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.record import Dependency
 from orchestrator.runs.run_id import new_run_id
+from orchestrator.runs.start_lock import may_have_left_something
 from orchestrator.runs.store import RunDir, make_state_folder, remove_run
 from orchestrator.runs.sweeps import runs_named
 from orchestrator.supervisor.background import is_attended, start_supervisor
@@ -50,7 +51,7 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
             elif supervisor is not None:
                 supervisor.start(run, plan_now, secrets, lock, on_awaited)
             else:
-                start(run, plan_now, secrets)
+                start([run], [plan_now], secrets)
     if supervisor is None:
         start_supervisor(root, without=secrets)
     return run
@@ -113,9 +114,7 @@ def withdrawn_if_refused(root: Path, runs: Sequence[RunDir]) -> Iterator[None]:
 
 
 def _withdraw(root: Path, run: RunDir, error: OrchError) -> None:
-    from orchestrator.backends.agents.handle import SENDING
-
-    if any((run.path / name).exists() for name in ("handle.json", dependencies.QUEUE, SENDING)):
+    if may_have_left_something(run):
         from orchestrator.operations.runs import deliver_news
         from orchestrator.supervisor.reconcile import reconcile
 

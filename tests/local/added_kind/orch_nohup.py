@@ -29,11 +29,14 @@ class Nohup(Backend):
         folder, inputs = str(run.path), str(run.root / "inputs")
         return Place(folder, f"{folder}/code", inputs, sys.executable, python or sys.executable)
 
-    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
+    def submit(
+        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]
+    ) -> None:
+        (plan,), (mine,), (run,) = plans, tasks, runs
         write_durably(run.path / "node.pyz", node_archive())
         run.write("handle.json", {"state": HandleStatus.INTENT})
         agents = []
-        for task, argv in zip(tasks, plan.commands, strict=True):
+        for task, argv in zip(mine, plan.commands, strict=True):
             folder = run.node(task.node_rank)
             folder.mkdir(parents=True, exist_ok=True)
             write_durably(folder / "task.json", task_json(task), private=True)

@@ -40,16 +40,11 @@ def test_threads_that_ask_at_once_get_one_backend(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("kind", "abilities"),
-    [
-        ("local", (False, False, False)),
-        ("ssh", (True, True, False)),
-        ("slurm", (False, False, True)),
-        ("slurm-login", (True, False, True)),
-    ],
+    [("local", (False, False)), ("ssh", (True, True)), ("slurm", (False, False)), ("slurm-login", (True, False))],
 )
-def test_what_each_backend_can_do_besides(kind: str, abilities: tuple[bool, ...]) -> None:
+def test_what_each_backend_can_do_besides(kind: str, abilities: tuple[bool, bool]) -> None:
     found = backend_for(kind)
-    assert (found.is_remote, found.relaunches, found.takes_sweeps) == abilities
+    assert (found.is_remote, found.relaunches) == abilities
     assert (found.pool is not None) == found.is_remote
 
 

@@ -120,7 +120,7 @@ class Site:
         return {"code": 0, "err": ""}, self.jobs.encode() if argv[0] == "tstat" else b""
 
     def submit(self) -> None:
-        self.backend.submit(self.plan, self.plan.tasks, self.run)
+        self.backend.submit([self.plan], [self.plan.tasks], [self.run])
         self.see(self.jobs)
 
     def see(self, jobs: str) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.agents.handle import SENDING
 from orchestrator.backends.agents.over_ssh import AgentsOverSsh, _sending
 from orchestrator.errors import BackendError, StoreError
+from orchestrator.runs.start_lock import SENDING
 from orchestrator.runs.store import RunDir, create_run
 
 

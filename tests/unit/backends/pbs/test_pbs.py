@@ -153,7 +153,7 @@ class Server:
 
 def test_a_job_is_queued_waits_is_deleted_and_has_ended(tmp_path: Path) -> None:
     server = Server(tmp_path)
-    server.backend.submit(server.plan, server.plan.tasks, server.run)
+    server.backend.submit([server.plan], [server.plan.tasks], [server.run])
     assert server.run.read("handle.json") == {"state": "submitted", "job": "17"}
     assert "qselect" in MINE
     server.site.queue(fresh=True)
@@ -167,7 +167,7 @@ def test_a_job_is_queued_waits_is_deleted_and_has_ended(tmp_path: Path) -> None:
 
 def test_a_job_that_pbs_has_forgotten_is_lost(tmp_path: Path) -> None:
     server = Server(tmp_path)
-    server.backend.submit(server.plan, server.plan.tasks, server.run)
+    server.backend.submit([server.plan], [server.plan.tasks], [server.run])
     server.jobs = ""
     server.site.queue(fresh=True)
     lost = server.backend.scheduler_status(server.run)

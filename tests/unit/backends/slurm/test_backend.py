@@ -359,7 +359,7 @@ def submitted(site: Site, **profile: Any) -> dict[str, Any]:
     for node in range(3):
         site.run.node(node).mkdir(parents=True, exist_ok=True)
     site.program("srun", "")
-    site.backend.submit(plan, plan.tasks, site.run)
+    site.backend.submit([plan], [plan.tasks], [site.run])
     return site.run.read("handle.json") or {}
 
 
