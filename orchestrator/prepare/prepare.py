@@ -419,7 +419,7 @@ def shown_plan(root: Path, prepared: Prepared, *, contacts_login: bool = False) 
     launch = plan_for(root, prepared)
     if launch.profile.get("login") and not contacts_login:
         return launch
-    return backend_of(prepared.profile).completed(launch, by_shell=True)
+    return backend_of(prepared.profile).advice.completed(launch, by_shell=True)
 
 
 def _place(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) -> Place:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.backends.agents.handle import read_handle
-from orchestrator.backends.base import Backend, Check, NodeProof, Turn
+from orchestrator.backends.base import Backend, Check, NodeProof
+from orchestrator.backends.hosts import on_each
 from orchestrator.backends.settings import AgentsSettings
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.runs.dependencies import queue_place
@@ -64,26 +65,25 @@ class Agents(Backend):
         default does nothing.
         """
 
-    def turn(self, run: RunDir) -> Turn | None:
-        """Return the run's entry in the queue for GPUs or slots on its machines; None if the run is not queued."""
+    def _leave_queue(self, run: RunDir) -> None:
         if queue_place(run) is None:
-            return None
+            return
         from orchestrator.backends.places.waiting import Waiting
 
-        return Waiting.recorded(self.machines, run)
-
-    def _leave_queue(self, run: RunDir) -> None:
-        if (turn := self.turn(run)) is not None:
-            turn.leave()
+        if (waiting := Waiting.recorded(self.pool, run)) is not None:
+            waiting.leave()
 
     # -- ending
 
-    def cancel(self, run: RunDir) -> None:
+    def cancel(self, runs: Sequence[RunDir]) -> None:
         """Record the cancel on every node and send TERM to every agent. An unreachable node gets the cancel later.
 
         If a local run was started on another machine that shares the state folder, that machine's supervisor cancels
         the run.
         """
+        on_each(lambda _, run: self._cancel(run), dict(enumerate(runs)))
+
+    def _cancel(self, run: RunDir) -> None:
         agents, recorded = _recorded_agents(run), (run.read("cancel.json") or {}) if self.is_remote else None
 
         def one(node: int | None, machine: Machine, folder: str) -> None:

@@ -15,9 +15,6 @@ from orchestrator.backends.settings import AgentsSettings
 from orchestrator.node.system.processes import is_alive, wait_gone
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from orchestrator.backends.replay_stage import Order
     from orchestrator.errors import BackendError
     from orchestrator.protocol.task import NodeTask
     from orchestrator.runs.store import RunDir
@@ -80,12 +77,6 @@ class AgentsHere(Agents):
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the command unchanged, because the node is this machine."""
         return list(argv)
-
-    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put the files for a replay of one rank into a folder below the run's folder."""
-        from orchestrator.backends import replay_stage
-
-        return replay_stage.stage_replay(run, name, checkpoint, order, sys.executable)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
         """Kill the run's remaining processes on this machine. If another machine started the run, report that

@@ -16,10 +16,8 @@ from orchestrator.errors import BackendError, StoreError
 from orchestrator.runs.start_lock import SENDING
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
-    from pathlib import Path
-
     from orchestrator.backends.agents.watcher import AgentsWatcher
-    from orchestrator.backends.replay_stage import Order
+    from orchestrator.backends.mirror.watching import Source
     from orchestrator.backends.settings import Host
     from orchestrator.outcome.restart import Relaunch
     from orchestrator.protocol.task import NodeTask
@@ -156,6 +154,12 @@ class AgentsOverSsh(Agents):
         else:
             self.watcher(run).wait(timeout)
 
+    def sources(self, run: RunDir) -> list[Source]:
+        """Return the machines of the current start, and those of earlier starts."""
+        from orchestrator.backends.agents.watcher import former_sources, sources
+
+        return [*sources(run, self.pool), *former_sources(run, self.pool)]
+
     @contextlib.contextmanager
     def bringing_logs(self, run: RunDir, selection: Selection) -> Iterator[None]:
         """While the context lasts, copy the chosen logs to this machine. Only machines with such logs are contacted."""
@@ -175,17 +179,6 @@ class AgentsOverSsh(Agents):
             raise BackendError(f"run {run.run_id} has not started on any machine yet")
         address = self.pool.way(handle.hosts[node].address, workdir_of(run.record().profile))
         return (over_ssh if address.is_by_ssh else in_job)(address, argv, terminal=terminal)
-
-    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put the files for a replay of one rank onto the node's machine, into a new folder next to the folders of
-        runs.
-        """
-        from orchestrator.backends.mirror.upload import stage_replay
-
-        handle, workdir = read_handle(run), workdir_of(run.record().profile)
-        assert handle is not None, "reach() has refused"
-        session = self.pool.session(handle.hosts[node].address, workdir)
-        return stage_replay(session, run, workdir, name, checkpoint, order)
 
     # -- ending
 
@@ -229,15 +222,6 @@ class AgentsOverSsh(Agents):
         if watcher is not None:
             watcher.stop()
         finish(run, sources(run, self.pool), lost, former_sources(run, self.pool))
-
-    def bring_outputs(self, run: RunDir) -> None:
-        """Copy to this machine all outputs that exist only on the nodes. If the run has ended, remove its folders on
-        the nodes.
-        """
-        from orchestrator.backends.agents.watcher import former_sources, sources
-        from orchestrator.backends.mirror.watching import bring_outputs
-
-        bring_outputs(run, [*sources(run, self.pool), *former_sources(run, self.pool)])
 
     # -- a profile's machines
 

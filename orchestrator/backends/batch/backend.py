@@ -17,12 +17,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends.base import Backend, Check, CheckResult, Finding, Judge, NodeProof, Sight
+from orchestrator.backends.base import Backend, Check, Finding, Judge, NodeProof, Sight
 from orchestrator.backends.batch import job
+from orchestrator.backends.batch.advice import BatchAdvice
 from orchestrator.backends.batch.site import Site
+from orchestrator.backends.hosts import on_each
 from orchestrator.backends.settings import WORKDIR, remote_folder, workdir_of
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.runs.scheduler_status import SchedulerStatus
@@ -33,11 +36,9 @@ from orchestrator.transport.machine import LocalMachine
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.backends.batch.scheduler import Folder, Scheduler
-    from orchestrator.backends.mirror.watching import RunWatcher
-    from orchestrator.backends.replay_stage import Order as ReplayOrder
+    from orchestrator.backends.mirror.watching import RunWatcher, Source
     from orchestrator.protocol.task import NodeTask
     from orchestrator.runs.files.logs import Selection
-    from orchestrator.runs.job_use import JobUse
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.machine import Machine
@@ -54,7 +55,7 @@ class Batch(Backend):
     """
 
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
-        self.scheduler, self.is_remote = scheduler, is_remote
+        self.scheduler, self.is_remote, self.advice = scheduler, is_remote, BatchAdvice(self)
         if is_remote:
             from orchestrator.backends.hosts import connections
 
@@ -128,10 +129,6 @@ class Batch(Backend):
         folder = f"{top}/runs/{run.run_id}"
         self.scheduler.check_folder(folder)
         return Place(folder, f"{folder}/code", f"{top}/inputs", python, python)
-
-    def script(self, launch: LaunchPlan) -> str:
-        """Return the batch script that orch would pass to the scheduler for this plan. `~` is not expanded yet."""
-        return self.scheduler.script(launch)
 
     def submit(
         self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]
@@ -256,14 +253,21 @@ class Batch(Backend):
         reply, _ = site.machine().call("has_begun", run_dir=remote_folder(run), folder=folder)
         return bool(reply["begun"])
 
+    def sources(self, run: RunDir) -> list[Source]:
+        """Return the login node, which has the files of all nodes; an empty list without a login node."""
+        if not self.is_remote or not run.has_begun():
+            return []
+        from orchestrator.backends.batch.watcher import source_of
+
+        return [source_of(run, self.site_of(run))]
+
     def bringing_logs(self, run: RunDir, selection: Selection) -> AbstractContextManager[None]:
         """While the context lasts, copy the chosen logs from the login node as they grow."""
-        if not self.is_remote:
+        if not (sources := self.sources(run)):
             return contextlib.nullcontext()
-        from orchestrator.backends.batch.watcher import source_of
         from orchestrator.backends.mirror.watching import watching_logs
 
-        return watching_logs(run, [source_of(run, self.site_of(run))], selection)
+        return watching_logs(run, sources, selection)
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the argv that runs the command in the run's job, which must be active. With a login node, the argv
@@ -277,47 +281,31 @@ class Batch(Backend):
 
         return over_ssh(parse_address(site.where), step, terminal=terminal)
 
-    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: ReplayOrder) -> list[str]:
-        """Put the files for a replay of one rank into the run's folder. With a login node, put them into a new folder
-        next to the run's folder, because the run's folder may be removed.
-        """
-        if not self.is_remote:
-            from orchestrator.backends.replay_stage import stage_replay as stage
-
-            return stage(run, name, checkpoint, order, "python3")
-        from orchestrator.backends.mirror.upload import stage_replay
-
-        machine = self.site_of(run).machine()
-        return stage_replay(machine, run, workdir_of(run.record().profile), name, checkpoint, order)
-
     # -- ending
 
-    def cancel(self, run: RunDir) -> None:
-        """Send TERM to the agents, which then read the recorded cancel. If the job still waits, take it out of the
-        queue.
+    def cancel(self, runs: Sequence[RunDir]) -> None:
+        """Send TERM to the agents, which then read the recorded cancel. Jobs that still wait are removed from the
+        queue, with one command for all waiting runs of an array.
 
-        If the login node is unreachable, the supervisor repeats the cancel.
+        If a login node is unreachable, the supervisor repeats the cancel.
         """
-        site = self.site_of(run)
-        with self._unless_away():
-            if self.is_remote:
-                recorded = run.read("cancel.json") or {}
-                # `write_file` would make the folder again, although another command may have fetched and removed it.
-                site.machine().call("cancel", run_dir=remote_folder(run), node=0, cancel=recorded)
-            job.cancel(site, run)
-            if self.is_remote and (status := job.scheduler_status(site, run)).phase == "ended":  # it had not begun
-                job.record_status(run, self.scheduler, status)
+        by_site: dict[Site, list[RunDir]] = {}
+        for run in runs:
+            by_site.setdefault(self.site_of(run), []).append(run)
+        for site, its in by_site.items():
+            with contextlib.suppress(BackendError) if self.is_remote else contextlib.nullcontext():
+                if len(its) > 1:
+                    job.cancel_waiting(site, its)
+                on_each(partial(self._cancel, site), dict(enumerate(its)))
 
-    def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
-        """If a run's job has not begun, remove it from the queue. One command removes all such jobs of an array."""
-        with self._unless_away():
-            job.cancel_waiting(self.site_of(runs[0]), runs)
-
-    def _unless_away(self) -> AbstractContextManager[None]:
-        """If the jobs are submitted on a login node, suppress a BackendError within the block, because the supervisor
-        repeats the work for each run. Otherwise, suppress nothing.
-        """
-        return contextlib.suppress(BackendError) if self.is_remote else contextlib.nullcontext()
+    def _cancel(self, site: Site, _: int, run: RunDir) -> None:
+        if self.is_remote:
+            recorded = run.read("cancel.json") or {}
+            # `write_file` would make the folder again, although another command may have fetched and removed it.
+            site.machine().call("cancel", run_dir=remote_folder(run), node=0, cancel=recorded)
+        job.cancel(site, run)
+        if self.is_remote and (status := job.scheduler_status(site, run)).phase == "ended":  # it had not begun
+            job.record_status(run, self.scheduler, status)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
         """End the job, and return for each node whether processes remain. If the login node is unreachable, report
@@ -341,7 +329,6 @@ class Batch(Backend):
             watcher.stop()
         if not self.is_remote or not run.has_begun():
             return
-        from orchestrator.backends.batch.watcher import source_of
         from orchestrator.backends.mirror.watching import finish
 
         site = self.site_of(run)
@@ -349,61 +336,7 @@ class Batch(Backend):
         if watcher is None and not self._has_begun(site, run):
             site.machine().call("remove", run_dir=remote_folder(run), run_id=run.run_id)
         else:
-            finish(run, [source_of(run, site)])
-
-    def bring_outputs(self, run: RunDir) -> None:
-        """Copy to this machine all outputs that exist only on the login node. If the run has ended, remove its folder
-        from the login node.
-        """
-        if self.is_remote and run.has_begun():
-            from orchestrator.backends.batch.watcher import source_of
-            from orchestrator.backends.mirror.watching import bring_outputs
-
-            bring_outputs(run, [source_of(run, self.site_of(run))])
-
-    # -- what the scheduler knows
-
-    def completed(self, launch: LaunchPlan, *, by_shell: bool = False) -> LaunchPlan:
-        """Return the plan, completed with the values that only the scheduler knows; unchanged if the scheduler does
-        not answer.
-        """
-        with contextlib.suppress(BackendError):
-            launch = self.scheduler.completed(launch, lambda: self.site(launch.profile))
-        return self.scheduler.filled(launch, os.environ)[0] if by_shell and not self.is_remote else launch
-
-    def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Check whether the scheduler would accept the plan, without submitting it. Raises BackendError if the
-        scheduler can't be queried.
-        """
-        site = self.site(launch.profile)
-        site.need(self.scheduler.programs[0])
-        return self.scheduler.would_take(self.scheduler.filled(launch, site.environment())[0], site)
-
-    def waiting_for(self, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:
-        """Return the plan, changed so that its job waits for these runs; None if the scheduler can't wait for all of
-        them.
-        """
-        return job.after(self.site_of(runs[0]), launch, runs, succeeds=succeeds)
-
-    def used(self, run: RunDir) -> JobUse | None:
-        """Return what the run's job used, according to the scheduler's accounting; None before the run has a job."""
-        site = self.site_of(run)
-        ident = job.ident_of(run, site)
-        return None if ident.job_id is None else site.used(ident.job_id, ident.name)
-
-    def unsaid(self, run: RunDir) -> str:
-        """Return a sentence about a setting that the run's profile should have but lacks; "" if it lacks none."""
-        return self.scheduler.unsaid(run.record(), job.given_by_shell(run, self.site_of(run)))
-
-    def excess(self, run: RunDir) -> str:
-        """Return, in numbers, what the run requests beyond its queue's limits; "" if the request is within the limits,
-        or if the scheduler can't be queried.
-        """
-        site = self.site_of(run)
-        try:
-            return self.scheduler.excess(run.record(), job.given_by_shell(run, site), site)
-        except BackendError:
-            return ""
+            finish(run, self.sources(run))
 
     # -- a profile
 

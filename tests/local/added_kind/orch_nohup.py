@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.backends.base import Backend, NodeProof, Sight
-from orchestrator.backends.replay_stage import Order, stage_replay
 from orchestrator.errors import BackendError
 from orchestrator.node.server.machine import end_run
 from orchestrator.node.system.processes import Process, identify, is_alive, send_signal, wait_gone
@@ -71,11 +70,8 @@ class Nohup(Backend):
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         return list(argv)
 
-    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        return stage_replay(run, name, checkpoint, order, sys.executable)
-
-    def cancel(self, run: RunDir) -> None:
-        for process in _agents(run):
+    def cancel(self, runs: Sequence[RunDir]) -> None:
+        for process in [process for run in runs for process in _agents(run)]:
             send_signal(process, signal.SIGTERM)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:

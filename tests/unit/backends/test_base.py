@@ -61,6 +61,6 @@ def test_a_profile_without_a_scheduler_has_nobody_to_take_its_script(tmp_path: P
     job.write_text("command: [hostname]\n")
     launch = plan_for(tmp_path, prepare(tmp_path, Request(str(job), "local")))
     with pytest.raises(UsageError, match="--check needs a scheduler, and profile local is of kind local"):
-        backend_for("local").would_take(launch)
-    assert backend_for("local").script(launch) == ""
+        backend_for("local").advice.would_take(launch)
+    assert backend_for("local").advice.script(launch) == ""
     assert backend_for("local").look(RunDir(tmp_path), recorded=True) == Sight()

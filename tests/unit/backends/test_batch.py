@@ -143,7 +143,7 @@ def test_a_job_is_queued_seen_and_ended(site: Site) -> None:
     site.see("7 R j-abc234")
     assert site.backend.look(site.run).alive == dict.fromkeys(range(3), True)
     assert site.backend.reach(site.run, 2, ["true"], terminal=False) == ["tstep", "7", "2", "true"]
-    site.backend.cancel(site.run)
+    site.backend.cancel([site.run])
     assert site.ran[-1] == ["tdel", "TERM", "7"]
     assert [proof.is_clean for proof in site.backend.clean_up(site.run)] == [True] * 3
     assert ["tdel", "KILL", "7"] in site.ran
@@ -166,10 +166,10 @@ def test_a_refusal_is_the_programs_own_words_unless_the_scheduler_explains_it(si
 
 
 def test_what_a_scheduler_can_not_do_is_refused_by_name(site: Site) -> None:
-    assert site.backend.completed(site.plan, by_shell=True) == site.plan
-    assert (site.backend.unsaid(site.run), site.backend.excess(site.run)) == ("", "")
+    assert site.backend.advice.completed(site.plan, by_shell=True) == site.plan
+    assert (site.backend.advice.unsaid(site.run), site.backend.advice.excess(site.run)) == ("", "")
     for ask in (
-        lambda: site.backend.would_take(site.plan),
+        lambda: site.backend.advice.would_take(site.plan),
         lambda: site.backend.scheduler.holdings(site.backend.site({})),
     ):
         with pytest.raises(UsageError, match="Toy"):
@@ -179,6 +179,6 @@ def test_what_a_scheduler_can_not_do_is_refused_by_name(site: Site) -> None:
 def test_a_run_that_was_handed_over_is_found_by_its_name(site: Site) -> None:
     site.run.write("handle.json", {"state": "intent"})
     site.see("8 R other\n9 R j-abc234")
-    waits = site.backend.waiting_for(site.plan, [RunDir(site.run.path)], succeeds=True)
+    waits = site.backend.advice.waiting_for(site.plan, [RunDir(site.run.path)], succeeds=True)
     assert waits is not None
     assert waits.profile["tsub"] == {"after": "9"}

@@ -159,7 +159,7 @@ def test_a_job_is_queued_waits_is_deleted_and_has_ended(tmp_path: Path) -> None:
     server.site.queue(fresh=True)
     waiting = server.backend.scheduler_status(server.run)
     assert (waiting.phase, waiting.detail.partition(":")[0]) == ("waiting", "PBS job 17 pending")
-    server.backend.cancel(server.run)
+    server.backend.cancel([server.run])
     assert ["qdel", "17"] in server.ran
     ended = server.backend.scheduler_status(server.run)
     assert (ended.phase, ended.outcome) == ("ended", "cancelled")

@@ -133,17 +133,17 @@ def test_gpus_bring_their_share_of_the_cores_along(
     site.program("scontrol", "PartitionName=main MaxCPUsPerNode=48")
     site.program("sbatch", "sbatch: Job 18 to start at now" if takes else "allocation failure", code=int(not takes))
     plan = launch(job=job, **profile)
-    made = site.backend.completed(plan)
+    made = site.backend.advice.completed(plan)
     assert cores_per_node(made) == cores
     open_still = made == plan and bool(profile) and not job and "cpus_per_gpu" not in profile
     run = create_run(site.bin.parent / "home", "q-abc234", {"kind": "slurm", "profile": made.profile, "job": made.job})
-    assert ("set cpus_per_gpu" in site.backend.unsaid(run)) is open_still is (not takes)
+    assert ("set cpus_per_gpu" in site.backend.advice.unsaid(run)) is open_still is (not takes)
 
 
 def test_a_slurm_that_says_nothing_leaves_the_plan_as_it_is(site: Site) -> None:
     plan = launch(gpus_per_node=4)
     site.program("sinfo", "slurm_load_partitions: Unable to contact slurm controller", code=1)
-    assert site.backend.completed(plan) == plan
+    assert site.backend.advice.completed(plan) == plan
 
 
 def test_a_running_jobs_nodes_live(site: Site) -> None:
@@ -408,7 +408,7 @@ def test_sbatch_gets_the_profile_and_of_the_shell_only_what_it_leaves_open(
     for word in ("--partition=main", "--account=strange", "--job-name=j-abc234", "--requeue"):
         assert word in words
     assert (
-        site.backend.unsaid(site.run)
+        site.backend.advice.unsaid(site.run)
         == "the profile leaves open what the shell gives: account strange by SBATCH_ACCOUNT"
     )
 

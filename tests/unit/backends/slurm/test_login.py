@@ -74,7 +74,7 @@ def test_submitits_side_of_its_task_is_the_archive_that_travels(run: RunDir) -> 
     }
     profile = valid_profile(values)
     launch = plan(Job(name="r", command=("true",)), profile, "r-abc234", machine.place(run, "/w", "/env/python"))
-    line = next(line for line in machine.script(launch).splitlines() if line.startswith("srun"))
+    line = next(line for line in machine.advice.script(launch).splitlines() if line.startswith("srun"))
     assert line.endswith("/env/python -u /w/runs/r-abc234/submitit.pyz /w/runs/r-abc234/slurm")
 
 
