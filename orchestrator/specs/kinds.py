@@ -93,7 +93,7 @@ class _Ssh(Kind):
 
 _MODELS: Final = "orchestrator.specs.profile"
 _BACKENDS: Final = "orchestrator.backends"
-LOCAL: Final = _Local("local", f"{_MODELS}:LocalProfile", f"{_BACKENDS}.agents.here:AgentsHere")
+LOCAL: Final = _Local("local", f"{_MODELS}:LocalProfile", f"{_BACKENDS}.agents.backend:Agents")
 SSH: Final = _Ssh("ssh", f"{_MODELS}:SshProfile", f"{_BACKENDS}.agents.over_ssh:AgentsOverSsh")
 SLURM: Final = Kind(
     "slurm",

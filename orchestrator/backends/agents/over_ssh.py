@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.runs.store import RunDir
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.specs.profiles import AnyProfile
-    from orchestrator.transport.machine import Machine, Machines
+    from orchestrator.transport.machine import Machine
     from orchestrator.transport.pool import ConnectionPool
 
 T = TypeVar("T")
@@ -49,11 +49,6 @@ class AgentsOverSsh(Agents):
         self._watchers: dict[str, AgentsWatcher] = {}
         self._lock = threading.Lock()
 
-    @property
-    def machines(self) -> Machines:
-        """Return the connection pool."""
-        return self.pool
-
     # -- starting
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
@@ -67,14 +62,37 @@ class AgentsOverSsh(Agents):
     def submit(
         self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]
     ) -> None:
-        """Prepare every machine, then start all agents."""
+        """Start all agents. Secrets are kept in a file of mode 0600, because a relaunch needs them too."""
         from orchestrator.backends.mirror.given import with_given_checkpoint
 
         (mine,), (run,) = tasks, runs
         if mine[0].secrets:
             run.write(SECRETS, {"secrets": mine[0].secrets}, private=True)
-        with _sending(run):
-            self._start(with_given_checkpoint(mine), run, AgentsSettings.of(plans[0].profile))
+        with self._sending(run):
+            super().submit(plans, [with_given_checkpoint(mine)], runs)
+
+    @contextlib.contextmanager
+    def _sending(self, run: RunDir) -> Iterator[None]:
+        """While the context lasts, keep a locked file that marks the run's first start as in progress. If that file
+        exists but is not locked, the start was killed.
+
+        If the start fails, remove the files that it has sent.
+        """
+        from orchestrator.protocol.files import locked
+
+        mark = run.path / SENDING
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(locked(mark))
+            except OSError as error:
+                raise StoreError(f"{mark} can't be written: {error.strerror}", "make room on that disk") from error
+            try:
+                yield
+            except BackendError:
+                self._remove_sent(run)
+                mark.unlink(missing_ok=True)
+                raise
+            mark.unlink(missing_ok=True)
 
     def _remove_sent(self, run: RunDir) -> None:
         """After a failed start that has not written handle.json, remove the files that were sent to the machines."""
@@ -240,24 +258,3 @@ class AgentsOverSsh(Agents):
         from orchestrator.backends.agents.holdings import collect_garbage
 
         return collect_garbage(AgentsSettings.of(profile.to_json()), self.pool, judge, dry_run=dry_run)
-
-
-@contextlib.contextmanager
-def _sending(run: RunDir) -> Iterator[None]:
-    """While the context lasts, keep a locked file that marks the run's first start as in progress. If that file exists
-    but is not locked, the start was killed.
-    """
-    from orchestrator.protocol.files import locked
-
-    mark = run.path / SENDING
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(locked(mark))
-        except OSError as error:
-            raise StoreError(f"{mark} can't be written: {error.strerror}", "make room on that disk") from error
-        try:
-            yield
-        except BackendError:  # the start has removed the files that it had sent
-            mark.unlink(missing_ok=True)
-            raise
-        mark.unlink(missing_ok=True)
