@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.runs.scheduler_status import SchedulerStatus
     from orchestrator.runs.state import Unreachable
     from orchestrator.runs.store import RunDir
-    from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.pool import ConnectionPool
 
@@ -183,7 +183,7 @@ class Backend(ABC):
       again (state: submitted) when everything has started. Without a handle, nothing of the run is on any machine.
     - **Gone.** An agent counts as gone (`False`) only if its end was observed, and all files that it wrote are in the
       run's folder. If its machine does not answer, the agent is unknown (`None`), never gone.
-    - **Blocking.** `look` and `place` are quick: commands such as `orch status` call `look` for hundreds of runs.
+    - **Blocking.** `look` and `paths` are quick: commands such as `orch status` call `look` for hundreds of runs.
       `wait` blocks for at most its time-out. All other methods may take as long as the machines take.
     - **Errors.** A method raises BackendError (transient if the same call may succeed later) if a machine or scheduler
       refuses or can't be reached, and UsageError if the profile requests what the backend can't do.
@@ -203,9 +203,9 @@ class Backend(ABC):
     # -- starting
 
     @abstractmethod
-    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Return the folder in which the nodes store the run's files. Raises UsageError if that folder can't be
-        used.
+    def paths(self, run: RunDir, workdir: str | None, python: str | None) -> RunPaths:
+        """Return the paths of the run's folders and interpreters on the nodes. `workdir` and `python` are the
+        profile's, or None. Raises UsageError if the folder can't be used. No machine is contacted.
         """
 
     @abstractmethod

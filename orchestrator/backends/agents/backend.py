@@ -22,7 +22,7 @@ from orchestrator.transport.machine import LocalMachine, Machine, Machines, Only
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.protocol.task import NodeTask
     from orchestrator.runs.store import RunDir
-    from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile
 
 T = TypeVar("T")
@@ -43,12 +43,12 @@ class Agents(Backend):
 
     # -- starting
 
-    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Return the run's own folder."""
-        from orchestrator.specs.plan import Place
+    def paths(self, run: RunDir, workdir: str | None, python: str | None) -> RunPaths:
+        """Return paths in the run's own folder."""
+        from orchestrator.specs.plan import RunPaths
 
         trains, inputs = python or sys.executable, str(run.root / "inputs")
-        return Place(str(run.path), str(run.path / "code"), inputs, sys.executable, trains)
+        return RunPaths(str(run.path), str(run.path / "code"), inputs, sys.executable, trains)
 
     def submit(
         self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]

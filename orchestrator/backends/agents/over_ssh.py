@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.restarts.recovery import Reserves
     from orchestrator.runs.store import RunDir
-    from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.machine import Machine
     from orchestrator.transport.pool import ConnectionPool
@@ -51,13 +51,13 @@ class AgentsOverSsh(Agents):
 
     # -- starting
 
-    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Return the run's folder on the nodes, which is below the profile's `workdir`."""
-        from orchestrator.specs.plan import Place
+    def paths(self, run: RunDir, workdir: str | None, python: str | None) -> RunPaths:
+        """Return paths below the profile's `workdir`."""
+        from orchestrator.specs.plan import RunPaths
 
         top = workdir or "~/.orch"
         folder = f"{top}/runs/{run.run_id}"
-        return Place(folder, f"{folder}/code", f"{top}/inputs", "python3", "python3")
+        return RunPaths(folder, f"{folder}/code", f"{top}/inputs", "python3", "python3")
 
     def submit(
         self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]

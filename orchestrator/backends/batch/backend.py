@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.backends.mirror.watching import RunWatcher, Source
     from orchestrator.protocol.task import NodeTask
     from orchestrator.runs.files.logs import Selection
-    from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.machine import Machine
 
@@ -110,11 +110,11 @@ class Batch(Backend):
 
     # -- starting
 
-    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Return the run's folder: in the profile's `workdir`, which must have the same path on every node, or in
-        orch's state folder.
+    def paths(self, run: RunDir, workdir: str | None, python: str | None) -> RunPaths:
+        """Return paths in the profile's `workdir`, which must have the same path on every node, or in orch's state
+        folder.
         """
-        from orchestrator.specs.plan import Place
+        from orchestrator.specs.plan import RunPaths
 
         top = workdir if workdir is None or self.is_remote else os.path.expanduser(workdir)
         if top is not None and not top.startswith(("/", "~/")):
@@ -128,7 +128,7 @@ class Batch(Backend):
             top, python = top or str(run.path.parents[1]), sys.executable
         folder = f"{top}/runs/{run.run_id}"
         self.scheduler.check_folder(folder)
-        return Place(folder, f"{folder}/code", f"{top}/inputs", python, python)
+        return RunPaths(folder, f"{folder}/code", f"{top}/inputs", python, python)
 
     def submit(
         self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]
@@ -353,14 +353,14 @@ class Batch(Backend):
                 "--on-node works only with Slurm, where it runs a short test job",
                 "test the nodes with a job such as hostname: orch submit --follow",
             )
-        place = self.place(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)
-        launch = plan(Job(name="doctor", command=("true",)), profile, "doctor", place)
+        paths = self.paths(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)
+        launch = plan(Job(name="doctor", command=("true",)), profile, "doctor", paths)
         site = self.site(launch.profile)
         return self.scheduler.doctor(
             Trial(
                 site,
                 launch,
-                lambda: self.check_python(site, place.agent_python),
+                lambda: self.check_python(site, paths.agent_python),
                 lambda: self._runs_folder(site, launch),
                 on_node,
             )
@@ -391,11 +391,11 @@ class Batch(Backend):
         """
         from orchestrator.backends.environments import tidy_cache
 
-        place = self.place(RunDir(state_root() / "runs" / "cache"), profile.workdir, profile.python)
+        paths = self.paths(RunDir(state_root() / "runs" / "cache"), profile.workdir, profile.python)
         site = self.site(profile.to_json())
         if self.is_remote:
             site.hello()  # it refuses a folder that others may write into
-        return [] if dry_run else tidy_cache(site.machine(), str(PurePosixPath(place.run_dir).parents[1]))
+        return [] if dry_run else tidy_cache(site.machine(), str(PurePosixPath(paths.run_dir).parents[1]))
 
 
 def orchs_folder(task: NodeTask) -> str:

@@ -17,16 +17,16 @@ from orchestrator.node.system.processes import Process, identify, is_alive, send
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, write_durably
-from orchestrator.specs.plan import LaunchPlan, Place
+from orchestrator.specs.plan import LaunchPlan, RunPaths
 from orchestrator.transport.node_archive import node_archive
 
 
 class Nohup(Backend):
     """One process of nohup for each node."""
 
-    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
+    def paths(self, run: RunDir, workdir: str | None, python: str | None) -> RunPaths:
         folder, inputs = str(run.path), str(run.root / "inputs")
-        return Place(folder, f"{folder}/code", inputs, sys.executable, python or sys.executable)
+        return RunPaths(folder, f"{folder}/code", inputs, sys.executable, python or sys.executable)
 
     def submit(
         self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]

@@ -16,7 +16,7 @@ from orchestrator.backends.pbs.scheduler import CANCEL_WAITING, MINE, REFUSALS, 
 from orchestrator.runs.store import create_run
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
-from orchestrator.specs.plan import LaunchPlan, Place, plan
+from orchestrator.specs.plan import LaunchPlan, RunPaths, plan
 from tests.machines import FakeMachine, Said
 from tests.profiles import valid_profile
 
@@ -89,8 +89,8 @@ def test_what_a_job_used() -> None:
 def launch(job: dict[str, Any] | None = None, folder: str = "/r", **profile: Any) -> LaunchPlan:
     asked = valid(Job, {"name": "j", "script": "train.py", **(job or {})})
     where = valid_profile({"name": "p", "kind": "pbs", "nodes": 3, **profile})
-    place = Place(f"{folder}/j-abc234", "/c", "/in", "/env/bin/python", "/env/python")
-    return plan(asked, where, "j-abc234", place)
+    paths = RunPaths(f"{folder}/j-abc234", "/c", "/in", "/env/bin/python", "/env/python")
+    return plan(asked, where, "j-abc234", paths)
 
 
 def test_profile_and_job_reach_qsub() -> None:

@@ -416,7 +416,7 @@ def test_sbatch_gets_the_profile_and_of_the_shell_only_what_it_leaves_open(
 def test_a_folder_that_sbatch_would_read_as_a_pattern_is_refused(tmp_path: Path) -> None:
     for workdir in ("/shared/a\\b", "/shared/50%"):
         with pytest.raises(UsageError, match="in the path of a log"):
-            here().place(RunDir(tmp_path / "runs" / "r-abc234"), workdir, None)
+            here().paths(RunDir(tmp_path / "runs" / "r-abc234"), workdir, None)
 
 
 def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:
@@ -429,12 +429,12 @@ def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:
 
 def test_the_run_directory_lies_where_the_profile_says(tmp_path: Path) -> None:
     run, backend_for = RunDir(tmp_path / "home" / "runs" / "r-abc234"), here()
-    assert backend_for.place(run, None, None).run_dir == str(run.path)
-    there = backend_for.place(run, "~/orch", None)
+    assert backend_for.paths(run, None, None).run_dir == str(run.path)
+    there = backend_for.paths(run, "~/orch", None)
     assert there.run_dir == str(Path.home() / "orch" / "runs" / "r-abc234")
     assert there.agent_python == sys.executable
     with pytest.raises(UsageError, match="workdir must be an absolute path, and it is 'orch'"):
-        backend_for.place(run, "orch", None)
+        backend_for.paths(run, "orch", None)
 
 
 def test_a_folder_that_can_not_be_looked_at_is_judged_by_the_one_above_it(tmp_path: Path) -> None:
