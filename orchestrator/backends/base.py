@@ -130,7 +130,7 @@ class Sight(Value):
 
 
 class Advice:
-    """The answers of a scheduler to questions about plans and runs. These are the answers if there is no scheduler."""
+    """The answers of a scheduler to questions about plans and runs. A backend without a scheduler uses this class."""
 
     def completed(self, launch: LaunchPlan, *, by_shell: bool = False) -> LaunchPlan:
         """Return the plan, completed with the values that only the scheduler knows about its machines.
