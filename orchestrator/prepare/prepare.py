@@ -119,7 +119,7 @@ def prepare(root: Path, request: Request) -> Prepared:
 
         check_format(loaded.job, loaded.code_dir)
     environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))
-    loaded, spawning = _started_once(request, loaded, repeats)
+    loaded, spawning = _with_one_rank_if_program_spawns(request, loaded, repeats)
     if loaded.job.local_rank_option is not None and repeats is None:
         from orchestrator.specs.here import with_known_option
 
@@ -127,12 +127,12 @@ def prepare(root: Path, request: Request) -> Prepared:
     profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
     given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)
     shell = {**os.environ, **environment.env, **environment.secrets}
-    is_here = getattr(profile, "supervisor", "here") == "here"
-    hidden = hidden_values(notify_entries(loaded.job.to_json()), shell, is_here=is_here)
+    is_supervised_here = getattr(profile, "supervisor", "here") == "here"
+    hidden = hidden_values(notify_entries(loaded.job.to_json()), shell, is_supervised_here=is_supervised_here)
     if loaded.job.track:
         from orchestrator.trackers import progress
 
-        hidden |= progress.hidden_values(loaded.job.track, shell, is_here=is_here)
+        hidden |= progress.hidden_values(loaded.job.track, shell, is_supervised_here=is_supervised_here)
     after = _after(root, request.after) if request.after is not None else None
     lock = _lock(loaded, repeats)
     interpreter = _interpreter(request, loaded.job, profile, repeats)
@@ -143,7 +143,9 @@ def prepare(root: Path, request: Request) -> Prepared:
     )  # fmt: skip
 
 
-def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> tuple[Loaded, Spawning | None]:
+def _with_one_rank_if_program_spawns(
+    request: Request, loaded: Loaded, repeats: RunDir | None
+) -> tuple[Loaded, Spawning | None]:
     """Change the profile to one rank per node if the program starts its ranks itself. Return (the documents, how the
     program starts its ranks). The second value is None if the profile was not changed.
 
@@ -308,7 +310,7 @@ def _checkpoint_of(root: Path, text: str) -> str:
     raise UsageError(f"run {run.run_id} left no checkpoint in {folder}", "submit without --resume, or name another run")
 
 
-def is_here(prepared: Prepared) -> bool:
+def can_read_code_folder(prepared: Prepared) -> bool:
     """Return whether the run can read the user's code folder, because it runs on this machine or shares this
     machine's disks.
     """
@@ -321,7 +323,7 @@ def files_to_send(prepared: Prepared) -> tuple[str, ...] | None:
 
     Return None if the run can read the code folder itself.
     """
-    if is_here(prepared):
+    if can_read_code_folder(prepared):
         return None
     from orchestrator.runs.files.ignore_rules import named_files
 

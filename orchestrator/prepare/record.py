@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend_for, kind_of
 from orchestrator.node.system.processes import identify
-from orchestrator.prepare.prepare import Prepared, files_to_send, is_here
+from orchestrator.prepare.prepare import Prepared, can_read_code_folder, files_to_send
 from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.events import Snapshot
@@ -126,7 +126,7 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
 
     facts = _copied(prepared, run)
     ignored = facts.pop("ignored", None)  # a repeated run does not have this fact
-    if is_here(prepared):
+    if can_read_code_folder(prepared):
         facts["linked"] = _lay_ignored(prepared, run.path / "code", ignored)
     if not facts.get("linked"):
         facts.pop("linked", None)

@@ -20,7 +20,7 @@ from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.node.system.private import users_umask
 from orchestrator.protocol.events import Dropped, NotRestored, SubmitFailed
 from orchestrator.protocol.places.tickets import RENEW_SECONDS
-from orchestrator.runs.dependencies import CANCELLED, QUEUE, QUEUED, Wait, is_queued, wait_of
+from orchestrator.runs.dependencies import AWAITED_PLACES, CANCELLED, VALUES_FOR_START, Wait, is_queued, wait_of
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.start_lock import being_started
@@ -48,7 +48,7 @@ def drop(run: RunDir, reason: str) -> bool:
         if has_begun(run):  # the process that began the start was killed
             backend_for(run.record().kind).clean_up(run)
         run.append_event(Dropped(reason))
-        (run.path / QUEUED).unlink()
+        (run.path / VALUES_FOR_START).unlink()
     return True
 
 
@@ -120,7 +120,7 @@ def start_queued(root: Path, run: RunDir) -> None:
     import threading
 
     try:
-        held = run.read(QUEUED) or {}
+        held = run.read(VALUES_FOR_START) or {}
     except StoreError:
         held = {}  # the start itself reports the damaged file
     is_over = threading.Event()
@@ -190,7 +190,7 @@ def start_by_this_program(run: RunDir) -> None:
 
     # the start itself reports a damaged file
     with contextlib.suppress(StoreError, AttributeError, KeyError, TypeError, ValueError):
-        held = run.read(QUEUED) or {}
+        held = run.read(VALUES_FOR_START) or {}
         if _has_packages(run):  # a package index may need a secret
             os.environ.update(held["secrets"])
         if lost := restore(held):
@@ -215,12 +215,12 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
             plan, held = recorded_start(run)
             start(run, plan, held["secrets"], held["credentials"])
         except OrchError as error:
-            if error.transient and (has_begun(run) or (run.path / QUEUE).exists()):
+            if error.transient and (has_begun(run) or (run.path / AWAITED_PLACES).exists()):
                 raise  # the supervisor tries again
             if error.transient and not is_last_try:
                 return False
             run.append_event(SubmitFailed(error.message))
-            (run.path / QUEUED).unlink()
+            (run.path / VALUES_FOR_START).unlink()
     return True
 
 
@@ -243,12 +243,14 @@ def recorded_start(run: RunDir) -> tuple[LaunchPlan, Record]:
     from orchestrator.transport.credentials import credentials_for
 
     try:
-        held, plan = run.read(QUEUED), LaunchPlan.from_json(dict(run.plan().document))
+        held, plan = run.read(VALUES_FOR_START), LaunchPlan.from_json(dict(run.plan().document))
         if held is None:
-            raise StoreError(f"run {run.run_id} can't be started: its file {QUEUED} is missing")
+            raise StoreError(f"run {run.run_id} can't be started: its file {VALUES_FOR_START} is missing")
         if "credentials" not in held:
             held = {**held, "credentials": credentials_for(plan.nnodes)}
-            run.write(QUEUED, held, private=True)  # replaces a link to the file that all points of a sweep share
+            run.write(
+                VALUES_FOR_START, held, private=True
+            )  # replaces a link to the file that all points of a sweep share
         return plan, {**held, "secrets": dict(held["secrets"])}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"the record of run {run.run_id} is damaged, so it can't be started: {error}") from error

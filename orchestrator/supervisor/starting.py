@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from orchestrator.backends import backend_for, kind_of
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.events import Queued, Submitted
-from orchestrator.runs.dependencies import QUEUED, is_queued
+from orchestrator.runs.dependencies import VALUES_FOR_START, is_queued
 from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
@@ -53,7 +53,7 @@ def start(
             enqueue(run, secrets, folder)
             return
     run.append_event(Submitted())
-    (run.path / QUEUED).unlink(missing_ok=True)
+    (run.path / VALUES_FOR_START).unlink(missing_ok=True)
 
 
 def start_array(
@@ -82,7 +82,7 @@ def enqueue(run: RunDir, secrets: Mapping[str, str], folder: str | None = None) 
     """
     if not is_queued(run):
         run.append_event(Queued())
-        run.write(QUEUED, values_for_later(secrets, folder), private=True)
+        run.write(VALUES_FOR_START, values_for_later(secrets, folder), private=True)
 
 
 def values_for_later(secrets: Mapping[str, str], folder: str | None = None) -> dict[str, object]:

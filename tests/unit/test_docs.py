@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 
 from orchestrator import errors
 from orchestrator.cli import orch
-from orchestrator.cli.group import ROOMS
+from orchestrator.cli.group import SECTIONS
 from orchestrator.cli.output_schemas import OUTPUTS
 from orchestrator.cli.render.runs import SPARE
 from orchestrator.cli.request import TakesArguments
@@ -401,18 +401,18 @@ def test_the_house_is_the_tree() -> None:
     house = section((ROOT / "docs" / "design.md").read_text(), "The house")
     named = re.findall(r"^(\S+(?:\.py|/)) +\S", house, re.MULTILINE)
     package = ROOT / "orchestrator"
-    rooms = {
+    packages = {
         f"{path.parent.relative_to(package)}/" for path in package.glob("**/__init__.py") if path.parent != package
     }
     at_the_root = {path.name for path in package.glob("*.py")} - {"__init__.py"}
     assert len(named) == len(set(named))
-    assert set(named) == rooms | at_the_root
+    assert set(named) == packages | at_the_root
 
 
 def test_the_house_names_the_commands_of_each_group() -> None:
     house = section((ROOT / "docs" / "design.md").read_text(), "The house")
     named = dict(re.findall(r"^cli/commands/(\w+)/ +(\S.*)$", house, re.MULTILINE))
-    assert named == {room: ", ".join(names) for room, (_, names) in ROOMS.items()}
+    assert named == {name: ", ".join(names) for name, (_, names) in SECTIONS.items()}
 
 
 def test_the_files_and_tests_that_a_recipe_names_are_there() -> None:

@@ -10,7 +10,7 @@ from orchestrator.backends.agents.handle import read_handle
 from orchestrator.backends.base import Backend, Check, NodeProof, Turn
 from orchestrator.backends.settings import AgentsSettings
 from orchestrator.errors import BackendError, PlacesTakenError
-from orchestrator.runs.dependencies import queue_place
+from orchestrator.runs.dependencies import awaited_places
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.protocol.task import NodeTask
@@ -67,7 +67,7 @@ class Agents(Backend):
 
     def turn(self, run: RunDir) -> Turn | None:
         """Return the run's entry in the queue for GPUs or slots on its machines; None if the run is not queued."""
-        if queue_place(run) is None:
+        if awaited_places(run) is None:
             return None
         from orchestrator.backends.places.waiting import Waiting
 

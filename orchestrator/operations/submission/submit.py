@@ -115,7 +115,7 @@ def withdrawn_if_refused(root: Path, runs: Sequence[RunDir]) -> Iterator[None]:
 def _withdraw(root: Path, run: RunDir, error: OrchError) -> None:
     from orchestrator.backends.agents.handle import SENDING
 
-    if any((run.path / name).exists() for name in ("handle.json", dependencies.QUEUE, SENDING)):
+    if any((run.path / name).exists() for name in ("handle.json", dependencies.AWAITED_PLACES, SENDING)):
         from orchestrator.operations.runs import deliver_news
         from orchestrator.supervisor.reconcile import reconcile
 
@@ -156,7 +156,7 @@ def job_of(run: RunDir) -> str | None:
 
 def why_places_are_lacking(run: RunDir) -> str:
     """Return why a queued run waits for GPUs or slots of shared hosts; "" if it does not wait for them."""
-    kept = dependencies.queue_place(run) if dependencies.is_queued(run) else None
+    kept = dependencies.awaited_places(run) if dependencies.is_queued(run) else None
     return str(kept["why"]) if kept is not None else ""
 
 
