@@ -45,7 +45,7 @@ WATCHED = {signal.SIGCHLD, *STOPS}
 
 
 @dataclass
-class Agents:
+class JobAgents:
     """The agents of one start. For each node, this holds a local process: the agent itself, or the command that waits
     for the agent on another machine.
     """
@@ -97,7 +97,7 @@ def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int
         return 1
     place = Place(kind, number, int(start), 0, hosts, limit=_number(limit))
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    agents = Agents()
+    agents = JobAgents()
     for node in range(len(hosts)):
         path = f"{run_dir}/{job_folder(kind)}/agent.{number}.{start}.{node}.log"
         try:
@@ -174,7 +174,7 @@ def _number(word: str) -> int | None:
     return None if word == "-" else int(float(word))
 
 
-def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
+def _watch(agents: JobAgents, place: Place, run_dir: str, patience: float) -> None:
     """Wait until all agents have ended. Kill agents that still run `patience` seconds after the end of node 0's agent.
 
     This polls the run's folder for a cancel. A scheduler's command can't signal node 0's agent alone, and a signal to
