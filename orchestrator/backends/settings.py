@@ -59,7 +59,7 @@ class AgentsSettings(Value):
     interface: str | None = None
 
     @property
-    def machines(self) -> dict[int, Host]:
+    def all_hosts(self) -> dict[int, Host]:
         """Return all machines as a dict from their number: first the nodes' machines, then the spares."""
         return dict(enumerate([*self.hosts, *self.spares]))
 

@@ -23,7 +23,7 @@ def holdings(settings: AgentsSettings, pool: Machines) -> list[dict[str, Any]]:
     """List every machine's cores, GPUs and free space, and the run that holds each place (GPU or slot). For a machine
     that did not answer, list the error message.
     """
-    machines, nodes = settings.machines, len(settings.hosts)
+    machines, nodes = settings.all_hosts, len(settings.hosts)
 
     def one(number: int, host: Host) -> dict[str, Any]:
         session = pool.session(host.address, settings.workdir)
@@ -42,7 +42,7 @@ def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, d
     """List the remains of ended runs on every machine, and the unreachable machines. Unless `dry_run` is True, remove a
     run's remains if `judge` permits it.
     """
-    machines, workdir = settings.machines, settings.workdir
+    machines, workdir = settings.all_hosts, settings.workdir
 
     def one(_: int, host: Host) -> list[Finding]:
         session = pool.session(host.address, workdir)

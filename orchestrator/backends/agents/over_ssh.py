@@ -115,7 +115,7 @@ class AgentsOverSsh(Agents):
 
         settings = AgentsSettings.of(run.record().profile)
         handle = read_handle(run) or first_handle(settings)
-        hosts, free = handle.hosts_of_plan(settings).values(), handle.free_machines(settings)
+        hosts, free = handle.hosts_of_plan(settings).values(), handle.free_hosts(settings)
         return Reserves(
             tuple(host.name for host in hosts),
             tuple(host.name for host in free),

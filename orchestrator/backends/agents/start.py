@@ -152,8 +152,8 @@ class Start:
             return
         from orchestrator.backends.places.leases import leased
 
-        machines = {first: self.hosts[first] for first in facts}
-        with leased(self.pool, self.run, self.settings, machines, tasks[0].start, needs, began=began) as held:
+        hosts = {first: self.hosts[first] for first in facts}
+        with leased(self.pool, self.run, self.settings, hosts, tasks[0].start, needs, began=began) as held:
             for first, nodes in nodes_of.items():
                 places |= zip(nodes, divided(held[first], [tasks[node] for node in nodes]), strict=True)
             yield tuple(replace(each, env={**each.env, **shown(places[each.node_rank])}) for each in tasks), places

@@ -169,7 +169,7 @@ class Leader:
         if not self.stage.waiting and (self.phase in RANKS_RUN or not self.presence.lost):
             PHASES[self.phase].then(self, now)
 
-    def _check_ways(self, now: float) -> None:
+    def _check_connections(self, now: float) -> None:
         """Order each node to test its connection to the next node, so that a firewall between two nodes is reported
         before a rank hangs.
         """
@@ -368,7 +368,7 @@ class Leader:
 
 
 PHASES = {
-    Phase.JOINING: Row("a hello of each node", Leader._check_ways, "did not join"),
+    Phase.JOINING: Row("a hello of each node", Leader._check_connections, "did not join"),
     Phase.CHECKING: Row("each node's try of the way to its neighbour", Leader._prepare,
                          "did not report on the way to its neighbour"),
     Phase.PREPARING: Row("each node's launcher", Leader._hand_over, "did not get its launcher ready"),
