@@ -18,6 +18,7 @@ from orchestrator.runs.notifications import hidden_values
 from orchestrator.runs.record import Dependency, notify_entries
 from orchestrator.runs.store import RunDir, find_run
 from orchestrator.runs.sweeps import find_sweep
+from orchestrator.specs.kinds import kind_named
 from orchestrator.transport.address import gateway_of
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
@@ -177,11 +178,12 @@ def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDi
     """Return the interpreter that trains on this machine. Return None if the profile, a container image or a lock
     decides which interpreter is used.
     """
-    if profile.kind != "local" or profile.python or profile.runtime != "none" or job.environment is not None:
+    is_here = kind_named(profile.kind).on_this_machine
+    if not is_here or profile.python or profile.runtime != "none" or job.environment is not None:
         return None
     from orchestrator.prepare.interpreter import Interpreter, of_shell
 
-    if repeats is not None and repeats.record().kind == "local":
+    if repeats is not None and repeats.record().kind == profile.kind:
         earlier = repeats.plan().first.python
         if earlier.startswith("/") and os.access(earlier, os.X_OK):
             return Interpreter(earlier, f"as in {repeats.run_id}")
@@ -194,7 +196,8 @@ def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDi
 def _check_interpreter(root: Path, profile: AnyProfile, interpreter: Interpreter | None) -> None:
     """Raise UsageError if the interpreter that will train on this machine can't be started."""
     python = profile.python if interpreter is None else interpreter.path
-    if python is None or profile.kind != "local" or profile.runtime != "none" or python == sys.executable:
+    is_here = kind_named(profile.kind).on_this_machine
+    if python is None or not is_here or profile.runtime != "none" or python == sys.executable:
         return
     from orchestrator.prepare.interpreter import check_starts
 

@@ -82,6 +82,7 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
         "name": launch.name,
         "kind": kind_of(launch.profile),
         "scheduler": kind_named(launch.profile["kind"]).scheduler,
+        "is_remote": backend_for(kind_of(launch.profile)).is_remote,
         "profile_name": prepared.profile.name + (" (rehearsal)" if prepared.rehearsed else ""),
         "created": time.time(),
         "submitter": {"pid": os.getpid(), "started": me.started if me else 0, "host": os.uname().nodename},
