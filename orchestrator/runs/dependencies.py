@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import StoreError
+from orchestrator.outcome.verdict import Outcome
 from orchestrator.protocol.events import Queued, of
 from orchestrator.protocol.frozen import Value
 from orchestrator.runs.files.file_cache import Signature, signature_of
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import sweep_of
-from orchestrator.runs.state import Outcome
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.sweeps import runs_named
 

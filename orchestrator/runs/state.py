@@ -7,12 +7,9 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, Final
 
-from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Unreachable, Verdict
+from orchestrator.outcome.verdict import NodeState, Outcome, Verdict
 from orchestrator.protocol.frozen import Value
 from orchestrator.protocol.str_enum import member_of
-
-# These types of `outcome` are parts of a RunState.
-__all__ = ["Cause", "NodeState", "NodeStatus", "Outcome", "Unreachable", "Verdict"]
 
 
 class RunStatus(StrEnum):

@@ -173,7 +173,7 @@ class _Rule:
     def look(self, runs: Iterable[tuple[RunDir, int]]) -> None:
         """Append the trials' new metric values to the journal, and stop the trials that the rule selects."""
         self._catch_up()
-        going = [(run, number) for run, number in runs if not (run.path / "cancel.json").exists()]
+        going = [(run, number) for run, number in runs if not run.is_cancelled]
         for run, number in going:
             last = self._halving.last.get(number, -1)
             for seen in new_values(self._series.setdefault(number, Series(run)), self._search, number, last):

@@ -92,6 +92,15 @@ def values_for_later(secrets: Mapping[str, str], folder: str | None = None) -> d
     return {**surroundings(secrets, folder), "secrets": dict(secrets)}
 
 
+def may_install_with_secrets(environment: object, secrets: object) -> bool:
+    """Return True if a start may need the run's secrets to install packages, because a package index may need one. The
+    supervisor's own process never has these secrets.
+
+    environment: the job's section `environment`; None if the job has no such section.
+    """
+    return environment is not None and bool(secrets)
+
+
 def _settle_interrupted_start(backend: Backend, run: RunDir) -> bool:
     """Return True if an interrupted start has started all agents. Otherwise remove what it has left of them, so that
     they can be started again.

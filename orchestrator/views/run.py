@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from orchestrator.outcome.verdict import NodeState, NodeStatus, Outcome, Verdict
 from orchestrator.protocol.events import Event
-from orchestrator.runs.state import AttemptSummary, NodeState, NodeStatus, Outcome, RunState, Verdict
+from orchestrator.runs.state import AttemptSummary, RunState
 from orchestrator.views.runs import RunRow
 from orchestrator.views.timeline import Timeline, timeline_of
 

@@ -21,9 +21,10 @@ from orchestrator.cli.output_schemas import OUTPUTS
 from orchestrator.cli.render.runs import SPARE
 from orchestrator.cli.request import TakesArguments
 from orchestrator.mcp.answers import ACTING, READING
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.protocol.events import KINDS
 from orchestrator.protocol.layout import is_own_file
-from orchestrator.runs.state import Outcome, RunState, RunStatus, Verdict
+from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.specs.border import valid
 from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Job, Training

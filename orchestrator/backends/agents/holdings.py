@@ -11,7 +11,7 @@ from orchestrator.backends.environments import tidy_cache
 from orchestrator.backends.hosts import on_all
 from orchestrator.backends.mirror.output_record import record_removed
 from orchestrator.backends.mirror.outputs import left_on
-from orchestrator.backends.settings import AgentsSettings, Host
+from orchestrator.backends.settings import AgentsSettings, Host, run_folder
 from orchestrator.runs.run_id import run_id_from
 from orchestrator.transport.machine import Machines
 
@@ -68,7 +68,7 @@ def _end(
     """Remove the processes and files that one run left on one machine, if `ruling.ends` is True. Return a description
     of the result.
     """
-    host, folder, processes = machine.name, f"{workdir}/runs/{run_id}", ", ".join(left["processes"])
+    host, folder, processes = machine.name, run_folder(workdir, run_id), ", ".join(left["processes"])
     what = f"{host}: {folder if left['folder'] else ''}{f' processes {processes}' if processes else ''}"
     if not ruling.ends or dry_run:
         return Finding("run", what, "would be ended" if ruling.ends else "kept", ruling.why)

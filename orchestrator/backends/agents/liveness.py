@@ -11,8 +11,9 @@ from orchestrator.backends.settings import Host
 from orchestrator.errors import StoreError
 from orchestrator.outcome.restart import pending_start
 from orchestrator.outcome.unreachable import counted_out
+from orchestrator.outcome.verdict import Unreachable
 from orchestrator.protocol.events import read_events
-from orchestrator.runs.state import HandleStatus, Unreachable
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, read_lines
 
 

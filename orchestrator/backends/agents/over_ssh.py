@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orchestrator.backends.agents.backend import Agents
 from orchestrator.backends.agents.handle import SECRETS, SENDING, first_handle, read_handle
 from orchestrator.backends.base import Finding, Judge, NodeProof, Sight
-from orchestrator.backends.settings import AgentsSettings, remote_folder, workdir_of
+from orchestrator.backends.settings import WORKDIR, AgentsSettings, remote_folder, run_folder, workdir_of
 from orchestrator.errors import BackendError, StoreError
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
@@ -61,8 +61,8 @@ class AgentsOverSsh(Agents):
         """Return the run's folder on the nodes, which is below the profile's `workdir`."""
         from orchestrator.specs.plan import Place
 
-        top = workdir or "~/.orch"
-        folder = f"{top}/runs/{run.run_id}"
+        top = workdir or WORKDIR
+        folder = run_folder(top, run.run_id)
         return Place(folder, f"{folder}/code", f"{top}/inputs", "python3", "python3")
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:

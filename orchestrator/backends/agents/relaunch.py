@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from orchestrator.backends.agents.handle import SECRETS, read_handle
 from orchestrator.backends.agents.liveness import unreachable_nodes
 from orchestrator.backends.agents.reachability import cut_off
-from orchestrator.backends.agents.start import Start, is_cancelled
+from orchestrator.backends.agents.start import Start
 from orchestrator.backends.hosts import MachinesError, on_all
 from orchestrator.backends.mirror.given import newest_here, newest_there, with_given_checkpoint
 from orchestrator.backends.mirror.growing import Copy, update_all
@@ -49,7 +49,7 @@ def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
         task = replace(planned[number], python=_python_of(host, settings))
         check_machine(pool.session(host.address, settings.workdir), run, task, settings.workdir)
 
-    if is_cancelled(run):
+    if run.is_cancelled:
         return False
     refused: dict[Host, BackendError] = {}
     while (by_plan_node := hosts_for_start(run, pool, settings, again, check, refused)) is not None:

@@ -18,19 +18,11 @@ from orchestrator.cli.render.tables import (
     plain,
     table,
 )
+from orchestrator.outcome.verdict import NodeState, NodeStatus, Outcome, Verdict
 from orchestrator.protocol.hostlist import fold as fold_hosts
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.protocol.quantities import duration, number, rate, size
-from orchestrator.runs.state import (
-    AttemptSummary,
-    NodeState,
-    NodeStatus,
-    Outcome,
-    Recovery,
-    RunState,
-    RunStatus,
-    Verdict,
-)
+from orchestrator.runs.state import AttemptSummary, Recovery, RunState, RunStatus
 
 if TYPE_CHECKING:  # `orch status` of ended runs must not load the supervisor's rules
     from orchestrator.operations.removal import Removal

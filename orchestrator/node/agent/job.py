@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 from orchestrator.node.agent.batch import Place, run_in_job, word_path
 from orchestrator.protocol.allocation import AllocationError, read_allocation
+from orchestrator.protocol.cancelling import is_cancelled
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.layout import TITLES, job_folder, node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
@@ -111,7 +112,7 @@ def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int
             agents.kill()
             return 1
     _watch(agents, place, run_dir, task.link_timeout + LEAVING_SECONDS)
-    if os.path.exists(word_path(run_dir, kind, place.start)) and not os.path.exists(f"{run_dir}/cancel.json"):
+    if os.path.exists(word_path(run_dir, kind, place.start)) and not is_cancelled(run_dir):
         return EXIT_REQUEUE
     return agents.code()
 
@@ -181,7 +182,7 @@ def _watch(agents: JobAgents, place: Place, run_dir: str, patience: float) -> No
     all processes of the job would kill data loaders.
     """
     warn_at = time.monotonic() + place.limit - warning(place.limit) if place.limit else float("inf")
-    end, is_cancelled = float("inf"), False
+    end, is_told = float("inf"), False
     while living := agents.living():
         now = time.monotonic()
         if 0 not in living and end == float("inf"):
@@ -192,8 +193,8 @@ def _watch(agents: JobAgents, place: Place, run_dir: str, patience: float) -> No
         if now >= warn_at:
             agents.stop_leader(signal.SIGXCPU)
             warn_at = float("inf")
-        if not is_cancelled and os.path.exists(f"{run_dir}/cancel.json"):
-            is_cancelled = True
+        if not is_told and is_cancelled(run_dir):
+            is_told = True
             agents.stop_leader(signal.SIGTERM)
         got = signal.sigtimedwait(WATCHED, max(0.0, min(LOOK_SECONDS, warn_at - now)))
         if got is not None and got.si_signo in STOPS:

@@ -19,7 +19,7 @@ from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import RunDir, make_state_folder, remove_run
 from orchestrator.runs.sweeps import runs_named
 from orchestrator.supervisor.background import is_attended, start_supervisor
-from orchestrator.supervisor.starting import enqueue, start
+from orchestrator.supervisor.starting import enqueue, may_install_with_secrets, start
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -88,8 +88,8 @@ def _new_supervisor_if_needed(
     """
     if backend.pool is None or prepared.after is not None:
         return nullcontext()
-    if prepared.loaded.job.environment is not None and prepared.environment.secrets:
-        return nullcontext()  # a package index may need one of the secrets, which the supervisor must not have
+    if may_install_with_secrets(prepared.loaded.job.environment, prepared.environment.secrets):
+        return nullcontext()
     make_state_folder(root)
     if is_attended(root):
         return nullcontext()

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from orchestrator.outcome.sentences import culprit_in_words
+from orchestrator.outcome.verdict import Outcome
 from orchestrator.protocol.events import (
     AttemptFailed,
     Event,
@@ -19,7 +20,7 @@ from orchestrator.protocol.events import (
     StartingAgain,
     of,
 )
-from orchestrator.runs.state import AttemptSummary, Outcome
+from orchestrator.runs.state import AttemptSummary
 
 _Found = TypeVar("_Found", bound=OfAttempt)
 End = AttemptFailed | GangEnded | StartingAgain | Restart

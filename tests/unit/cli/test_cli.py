@@ -19,8 +19,9 @@ from orchestrator.cli.render import runs as render
 from orchestrator.cli.sweeps import _cancelled_words
 from orchestrator.errors import UsageError
 from orchestrator.operations import tensorboard
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.runs.files.metrics import names_of
-from orchestrator.runs.state import RunState, Verdict
+from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, create_run, retire, state_root
 from tests.events import event
 from tests.patience import PATIENCE

@@ -9,18 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.render import plans, runs
-from orchestrator.runs.state import (
-    AttemptSummary,
-    Cause,
-    NodeState,
-    NodeStatus,
-    Outcome,
-    Recovery,
-    RunState,
-    RunStatus,
-    Unreachable,
-    Verdict,
-)
+from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Unreachable, Verdict
+from orchestrator.runs.state import AttemptSummary, Recovery, RunState, RunStatus
 from orchestrator.specs.documents.loader import load
 from orchestrator.specs.plan import Place, differences, plan
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.outcome.verdict import Unreachable
 from orchestrator.protocol.events import Event
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.restarts.attempts import attempts_of
 from orchestrator.runs.restarts.recovery import Newest, Reserves, recovery_of
-from orchestrator.runs.state import AttemptSummary, Recovery, Unreachable
+from orchestrator.runs.state import AttemptSummary, Recovery
 from tests import events as made
 
 RECORD = RunRecord("r-1", nnodes=3, hosts=("n1", "n2", "n3"), job={"retry": {"infra": 1}})

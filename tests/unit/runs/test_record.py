@@ -11,19 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import StoreError
+from orchestrator.outcome.verdict import Cause, NodeStatus, Outcome, Verdict
 from orchestrator.protocol.outputs import OutputRules
 from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.record import Dependency, NotifyEntry, PlanRecord, RunRecord, SweepPoint
-from orchestrator.runs.state import (
-    Cause,
-    Ending,
-    HandleStatus,
-    NodeStatus,
-    Outcome,
-    RunStatus,
-    Verdict,
-    drop_invalid_fields,
-)
+from orchestrator.runs.state import Ending, HandleStatus, RunStatus, drop_invalid_fields
 from orchestrator.runs.store import RunDir, create_run
 
 WRITTEN: dict[str, Any] = {
