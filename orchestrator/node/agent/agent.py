@@ -20,9 +20,8 @@ from typing import Any, Callable
 from orchestrator.node.agent.channel import Channel, ChannelError
 from orchestrator.node.agent.checkpoints.replica import ReplicaSender
 from orchestrator.node.agent.checkpoints.transfer import FAILURES, Receiver, parcel_of, send
-from orchestrator.node.agent.joining import join
+from orchestrator.node.agent.joining import introduce, join
 from orchestrator.node.agent.leader_service import LeaderService
-from orchestrator.node.agent.members import introduce
 from orchestrator.node.agent.metrics.loop import WrittenMetrics
 from orchestrator.node.agent.neighbour import NeighbourServer, probe
 from orchestrator.node.agent.presence import HEARTBEAT_SECONDS
