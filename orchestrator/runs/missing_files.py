@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.errors import OrchError
-from orchestrator.runs.state import Outcome, Verdict
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.runs.store import RunDir
 
 _MISSING: Final = re.compile(

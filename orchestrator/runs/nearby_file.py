@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.runs.state import Outcome, Verdict
+from orchestrator.outcome.verdict import Outcome, Verdict
 
 MOST_LOOKED_AT = 20
 # A script that doesn't find its data set often tries to download it, and fails there.

@@ -8,8 +8,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.protocol.missing_module import missing_module_in
-from orchestrator.runs.state import Verdict
 
 MOST_LEVELS = 3  # the number of folders above the code folder that are searched
 LAST_LINES = 3

@@ -175,6 +175,13 @@ class RunDir:
         with self._unless_removed():
             write_durably(self.path / name, json.dumps(record, indent=1).encode(), private=private)
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Return whether a cancel is recorded. No agent may be started after a cancel."""
+        from orchestrator.protocol.cancelling import is_cancelled
+
+        return is_cancelled(self.path)
+
     def record_cancel(self, *, now: bool) -> None:
         """Write cancel.json. If the disk is full, it is written into a reserve file of the run."""
         from orchestrator.protocol.cancelling import record_cancel

@@ -11,10 +11,11 @@ import pytest
 from orchestrator.backends.base import Sight
 from orchestrator.cli.render.runs import note
 from orchestrator.errors import RunNotFoundError
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.protocol.samples import RankSample, Sample
 from orchestrator.runs.files.samples import read_samples
 from orchestrator.runs.findings import FindingKind, findings
-from orchestrator.runs.state import Outcome, RunStatus, Verdict
+from orchestrator.runs.state import RunStatus
 from orchestrator.runs.store import remove_run
 from orchestrator.views.json_types import to_json
 from orchestrator.views.reader import Reader
