@@ -17,7 +17,7 @@ from starlette.routing import Route
 from orchestrator.errors import OrchError, RunNotFoundError, StoreError, UsageError
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.views.reader import Note, Reader
-from orchestrator.web import actions, answers, contents, openmetrics, saved_views
+from orchestrator.web import actions, answers, contents, saved_views
 from orchestrator.web.access import Access
 from orchestrator.web.gate import Gate
 from orchestrator.web.watcher import Watcher
@@ -108,10 +108,6 @@ class Page:
         kind, given = request.path_params["kind"], await _body(request)
         name = str(given.get("name", ""))
         return await _said(lambda: _json(saved_views.save(self.root, kind, name, given.get("query"))))
-
-    def metrics(self) -> str:
-        """Return all runs as OpenMetrics text."""
-        return openmetrics.text_of(self.reader.runs(seconds=answers.ALL_SECONDS))
 
     async def _events(self, request: Request) -> Response:
         asked = dict(request.query_params)
