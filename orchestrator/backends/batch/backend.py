@@ -25,7 +25,7 @@ from orchestrator.backends.batch import job
 from orchestrator.backends.batch.site import Site
 from orchestrator.backends.settings import WORKDIR, remote_folder, workdir_of
 from orchestrator.errors import BackendError, UsageError
-from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.outcome.scheduler import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, state_root
 from orchestrator.transport.address import HERE, parse_address

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from orchestrator.backends.base import NodeProof
 from orchestrator.backends.batch.site import SNAPSHOT_SECONDS, array_of
 from orchestrator.errors import BackendError, StoreError
-from orchestrator.outcome.scheduler import JobEnd
+from orchestrator.outcome.scheduler import JobEnd, SchedulerStatus
 from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, SlurmJob, last_of, of
 from orchestrator.protocol.hostlist import expand
-from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import Record, RunDir
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.outcome.scheduler import JobEnd
-from orchestrator.runs.scheduler_status import SchedulerStatus, joined
+from orchestrator.looking.evidence import joined
+from orchestrator.outcome.scheduler import JobEnd, SchedulerStatus
 from orchestrator.runs.state import Cause, NodeState, NodeStatus, Outcome, RunState, RunStatus, Verdict
 
 NODES = tuple(NodeState(node, f"n{node}", NodeStatus.ENDED) for node in range(2))

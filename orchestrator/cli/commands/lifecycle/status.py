@@ -83,7 +83,7 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
         from orchestrator.looking import status
 
         return json.dumps(status.page(folder), indent=1)
-    from orchestrator.cli.busy import findings_of
+    from orchestrator.cli.commands.lifecycle.why import findings_of
     from orchestrator.cli.render import runs as render
     from orchestrator.looking.state import state_of
     from orchestrator.looking.status import trackers
