@@ -15,7 +15,7 @@ from typing import Final
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import samples_file
 from orchestrator.protocol.reading import names_in, read_part
-from orchestrator.protocol.samples import Sample
+from orchestrator.protocol.samples import RankSample, Sample
 from orchestrator.runs.store import RunDir
 
 MOST_OF_A_LOOK: Final = 1 << 20  # bytes over all nodes, because a command that shows a run must be fast
@@ -29,6 +29,11 @@ class NodeSamples:
 
     node: int
     samples: tuple[Sample, ...]
+
+    @property
+    def last_ranks(self) -> tuple[RankSample, ...]:
+        """Return the ranks of the newest sample that has ranks. After all ranks have ended, samples have no ranks."""
+        return next((sample.ranks for sample in reversed(self.samples) if sample.ranks), ())
 
 
 def read_samples(run: RunDir, tail: int | None = None, only: int | None = None) -> tuple[NodeSamples, ...]:
