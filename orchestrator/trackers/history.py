@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.protocol.json_text import flattened, parse_json
+from orchestrator.protocol.json_text import flattened, objects_in
 from orchestrator.protocol.reading import opened
 from orchestrator.runs.files.written_metrics import OF_LINE, is_number
 from orchestrator.runs.record import RunRecord
@@ -57,11 +57,8 @@ def new_lines(path: Path, offset: int, redact: Redaction, *, has_ended: bool) ->
 
 def metric_line(data: bytes, redact: Redaction) -> MetricLine | None:
     """Parse a line of metrics.jsonl. Return None if it is not a JSON object with a step and at least one number."""
-    try:
-        line = parse_json(data) if data.strip() else None
-    except ValueError:
-        return None
-    if not isinstance(line, dict) or not is_number(step := line.get("step")):
+    line = next(objects_in([data]), {})
+    if not is_number(step := line.get("step")):
         return None
     kind, attempt, time = line.get("kind"), line.get("attempt"), line.get("time")
     values = numbers_of(line, redact, f"{kind}/" if isinstance(kind, str) and kind else "", OF_LINE)
