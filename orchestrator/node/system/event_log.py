@@ -12,7 +12,7 @@ import time
 
 from orchestrator.protocol.events import DiskFull, Event, read_events
 from orchestrator.protocol.files import open_own
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.reading import MOST_LINES, opened, read_regular
 from orchestrator.protocol.typed import to_json
 
@@ -109,11 +109,7 @@ def events_in(path: str) -> list[Event]:
 
     Raises OSError if the record is missing or can't be read.
     """
-    lines = []
-    for line in read_regular(path, MOST_LINES, path.rpartition("/nodes/")[0]).splitlines():
-        with contextlib.suppress(ValueError):
-            lines.append(parse_json(line))
-    return read_events(lines)
+    return read_events(objects_in(read_regular(path, MOST_LINES, path.rpartition("/nodes/")[0]).splitlines()))
 
 
 def _written(path: str) -> tuple[int, bytes]:
