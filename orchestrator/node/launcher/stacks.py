@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.node.system.processes import descendants, parent_of, state_of, variable_of
+from orchestrator.node.system.processes import descendants, parent_of, state_of, status_of, variable_of
 from orchestrator.protocol.files import open_own
 from orchestrator.protocol.reading import read_part
 
@@ -95,7 +95,7 @@ def _free_threads(pid: int) -> list[str]:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    return [each for each in threads if not _has_signal(f"/proc/{pid}/task/{each}/status", "SigBlk:")]
+    return [each for each in threads if not _has_signal(int(each), "SigBlk")]
 
 
 def ask(pid: int, path: str) -> Asked | None:
@@ -130,17 +130,12 @@ def begins_a_rank(pid: int) -> bool:
 
 def would_answer(pid: int) -> bool:
     """Return whether a process has a handler for the signal, according to /proc."""
-    return _has_signal(f"/proc/{pid}/status", "SigCgt:")
+    return _has_signal(pid, "SigCgt")
 
 
-def _has_signal(path: str, mask: str) -> bool:
-    """Return whether a /proc status file lists the signal in the given set, such as the signals with a handler."""
-    try:
-        with open(path, encoding="ascii", errors="replace") as status:
-            found = [line.split()[1] for line in status if line.startswith(mask)]
-    except OSError:
-        return False
-    return bool(found) and bool(int(found[0], 16) >> (STACK_SIGNAL - 1) & 1)
+def _has_signal(pid: int, mask: str) -> bool:
+    """Return whether the signal is in a set of a process or thread, such as SigCgt, the signals with a handler."""
+    return bool(int(status_of(pid, mask) or "0", 16) >> (STACK_SIGNAL - 1) & 1)
 
 
 def describe(pid: int, path: str) -> dict[str, Any]:

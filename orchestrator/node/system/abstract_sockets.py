@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import socket
 import struct
 from collections.abc import Iterator
@@ -50,13 +49,6 @@ def owner_of(connection: socket.socket) -> int:
     """Return the uid of the process at the other end of a unix socket, as the kernel reports it."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("=iII"))
     return int(struct.unpack("=iII", credentials)[1])
-
-
-def user_name(uid: int | None) -> str | None:
-    """Return the name of the user with this uid on this machine, or None if there is no such user."""
-    with contextlib.suppress(KeyError, TypeError, OverflowError):
-        return pwd.getpwuid(uid).pw_name  # type: ignore[arg-type]
-    return None
 
 
 def owned_names() -> list[Owned]:

@@ -135,9 +135,13 @@ def _above(path: str) -> Iterator[str]:
         path = parent
 
 
+def user_name(uid: int | None) -> str | None:
+    """Return the name of the user with this uid on this machine, or None if there is no such user."""
+    with contextlib.suppress(KeyError, TypeError, OverflowError):
+        return pwd.getpwuid(uid).pw_name  # type: ignore[arg-type]
+    return None
+
+
 def user_in_words(uid: int) -> str:
     """Return the name of the user with this uid, or `user 1234` if this machine knows no name for the uid."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
+    return user_name(uid) or f"user {uid}"

@@ -13,8 +13,8 @@ from orchestrator.node.system.abstract_sockets import (
     HEAD,
     NETLINK_SOCK_DIAG,
     SOCK_DIAG_BY_FAMILY,
-    user_name,
 )
+from orchestrator.node.system.private import user_name
 
 REQUEST = 1  # NLM_F_REQUEST, for only one socket
 ANY_COOKIE = 0xFFFFFFFF
