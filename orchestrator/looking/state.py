@@ -106,9 +106,7 @@ def explained(run: RunDir, verdict: Verdict) -> Verdict:
     """
     if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
         return verdict
-    from orchestrator.runs.missing_files import with_missing_file
-    from orchestrator.runs.nearby_file import with_nearby_file
-    from orchestrator.runs.nearby_module import with_nearby_module
+    from orchestrator.runs.not_sent import with_missing_file, with_nearby_file, with_nearby_module
 
     code_dir = run.record().code_dir
     told = with_missing_file(run, verdict)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runs.missing_files import with_missing_file
+from orchestrator.runs.not_sent import with_missing_file
 from orchestrator.runs.state import Outcome, Verdict
 from orchestrator.runs.store import RunDir
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.looking.state import explained
-from orchestrator.runs.nearby_file import with_nearby_file
+from orchestrator.runs.not_sent import with_nearby_file
 from orchestrator.runs.state import Cause, Outcome, Verdict
 
 DOWNLOAD = {
@@ -83,7 +83,7 @@ def test_a_traceback_that_names_a_download_is_no_missing_file(code: Path) -> Non
 
 
 def test_a_hint_that_names_the_rule_is_kept(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.runs.missing_files._why_not_there", lambda *_: "named by .gitignore:1")
+    monkeypatch.setattr("orchestrator.runs.not_sent._why_not_there", lambda *_: "named by .gitignore:1")
     error = {"type": "FileNotFoundError", "message": "No such file or directory: 'a.txt', nor '../data'"}
     verdict = Verdict(Outcome.FAILED, Cause.USER_ERROR, error=error, rank=0, hint="the usual one")
     run: Any = SimpleNamespace(record=lambda: SimpleNamespace(code_dir=str(code)))

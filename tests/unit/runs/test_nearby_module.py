@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runs.nearby_module import with_nearby_module
+from orchestrator.runs.not_sent import with_nearby_module
 from orchestrator.runs.state import Cause, Outcome, Verdict
 
 
