@@ -375,15 +375,18 @@ class Launcher:
         except BlockingIOError:
             return False
         if not data:
-            self.selector.unregister(process.pipe)
-            os.close(process.pipe)
-            process.pipe = -1
+            self._close_pipe(process)
             return False
         is_first = process.log.lost == 0
         error = process.log.write(data)
         if error is not None and is_first:
             self.report(messages.LogFailed(self.attempt, process.start.rank, process.log.path, error.strerror))
         return True
+
+    def _close_pipe(self, process: RankProcess) -> None:
+        self.selector.unregister(process.pipe)
+        os.close(process.pipe)
+        process.pipe = -1
 
     def _reap(self) -> None:
         """Report every rank that has ended, once its process group has ended and its last output is in the log."""
@@ -396,9 +399,7 @@ class Launcher:
             while process.pipe >= 0 and self._pump(process):
                 pass
             if process.pipe >= 0:  # a process in another session still has the other end open
-                self.selector.unregister(process.pipe)
-                os.close(process.pipe)
-                process.pipe = -1
+                self._close_pipe(process)
             process.log.close()
             self._report_exit(process)
         if self.ranks and not self._alive():

@@ -80,10 +80,7 @@ class Asked:
 
     def so_far(self) -> str:
         """Return the text that was written so far; "" if the file was removed with its run."""
-        try:
-            return read_part(self.path, self.offset, MAX_TEXT).decode("utf-8", "replace")
-        except OSError:
-            return ""
+        return _text(self.path, self.offset)
 
     def _ended_threads(self) -> set[str]:
         return {thread for thread in self.threads if not os.path.exists(f"/proc/{self.pid}/task/{thread}")}
@@ -142,7 +139,7 @@ def describe(pid: int, path: str) -> dict[str, Any]:
     """Return a process's state, the line at which it is, its frames, and whether its main thread waits in a collective
     (None if unknown).
     """
-    frames = main_frames(_tail(path))
+    frames = main_frames(_text(path, -MAX_TEXT))
     in_collective = bool(_COLLECTIVE.search("\n".join(frames[:4]))) if frames else None
     where = next((frame for frame in frames if "/torch/" not in frame and _OWN not in frame), None)
     return {"state": state_of(pid), "in_collective": in_collective, "where": where, "frames": frames[:12]}
@@ -176,8 +173,8 @@ def _frame(line: str) -> Frame:
     return Frame(found[3], found[1], int(found[2]) if found[2].isdigit() else 0) if found else Frame(line, "", 0)
 
 
-def _tail(path: str) -> str:
+def _text(path: str, offset: int) -> str:
     try:
-        return read_part(path, -MAX_TEXT, MAX_TEXT).decode("utf-8", "replace")
+        return read_part(path, offset, MAX_TEXT).decode("utf-8", "replace")
     except OSError:
         return ""
