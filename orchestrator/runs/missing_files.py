@@ -12,7 +12,7 @@ from typing import Final
 
 from orchestrator.errors import OrchError
 from orchestrator.outcome.verdict import Outcome, Verdict
-from orchestrator.protocol.missing_module import missing_module_in
+from orchestrator.protocol.rank_reports import missing_module_in
 from orchestrator.runs.store import RunDir
 
 _NO_FILE: Final = r"No such file|FileNotFoundError|not found|does(n't| not) exist"
