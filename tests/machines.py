@@ -31,9 +31,10 @@ class Health(StrEnum):
     SLOW = "slow"  # it carries out each request, but its answer comes after the request's time limit
 
 
-WRITES = frozenset(
-    "write_file unpack put_in_place prepare_array_run start_agent install_environment take_ticket cancel".split()
-)
+WRITES = frozenset({
+    "write_file", "unpack", "put_in_place", "prepare_array_run", "start_agent", "install_environment", "take_ticket",
+    "cancel",
+})  # fmt: skip
 
 
 @dataclass

@@ -217,7 +217,7 @@ def test_no_place_is_held_after_a_machine_did_not_answer(lab: Lab, health: Healt
             "release": {"released": 1},
         }
     lab.machines["n2"].health, lab.machines["n2"].since = health, since
-    with pytest.raises(BackendError, match="^n2: "):
+    with pytest.raises(BackendError, match=r"^n2: "):
         lab.submit(slots=1)
     assert ["release" in machine.verbs() for machine in lab.machines.values()] == [True] * 3
 
