@@ -44,7 +44,7 @@ class FakeMachine(Machine):
     name: str = "n1"
     answers: dict[str, Told] = field(default_factory=dict)
     health: Health = Health.WELL
-    since: str = ""  # the verb whose first request begins this health; "": it has begun
+    since: str = ""  # verbs; the first request of such a verb begins this health; "": it has begun
     left: int | None = None  # requests until the connection breaks; None: it does not
     left_bytes: int | None = None  # bytes of answers until it breaks, also in the middle of a file
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -59,7 +59,7 @@ class FakeMachine(Machine):
 
     def health_at(self, verb: str) -> Health:
         """Return the health of the machine at a request."""
-        if self.since == verb:
+        if verb in self.since.split():
             self.since = ""
         return Health.WELL if self.since else self.health
 
