@@ -74,7 +74,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> AgentsOverSsh:
     )
     monkeypatch.setattr(start, "leader_addresses", lambda *_: ("10.0.0.1",))
     for module in (queue, starting):
-        monkeypatch.setattr(module, "backend", lambda _: found)
+        monkeypatch.setattr(module, "backend_for", lambda _: found)
     monkeypatch.setattr(queue, "recorded_start", _recorded_start)
     for name in ("write", "append_event"):
         monkeypatch.setattr(RunDir, name, _with_a_step(getattr(RunDir, name)))
