@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends import backend_for
+from orchestrator.backends.mirror import watching
 from orchestrator.backends.mirror.local import copy_committed, copy_latest
 from orchestrator.errors import BackendError, OrchError, RunNotFoundError, StoreError, UsageError
 from orchestrator.protocol.checkpoints import checkpoint_dir
@@ -147,7 +148,8 @@ def bring_outputs(run: RunDir) -> None:
     Raises BackendError, with a list of the folders that are kept, if some outputs can't be copied.
     """
     check_own(run.root, run)
-    backend_for(run.record().kind).bring_outputs(run)
+    if sources := backend_for(run.record().kind).sources(run):
+        watching.bring_outputs(run, sources)
     if left := left_outputs(run.events()):
         words = [f"{each.host}: {each.folder} is kept there: {each.reason}" for each in left]
         raise BackendError("\n".join(words), f"try again: orch pull {run.run_id} --outputs")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.specs.documents.yaml_source import Document
     from orchestrator.specs.environment import Environment
     from orchestrator.specs.job import Job, Notify
-    from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile
     from orchestrator.specs.spawning import Spawning
 
@@ -392,8 +392,8 @@ def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> Launc
     from orchestrator.specs.plan import plan
 
     run_id = run_id or f"{prepared.loaded.job.name}-{DRY_RUN_ID}"
-    place = _place(RunDir(root / "runs" / run_id), prepared.profile, prepared.interpreter)
-    launch = plan(prepared.loaded.job, prepared.profile, run_id, place, prepared.environment.env)
+    paths = _paths(RunDir(root / "runs" / run_id), prepared.profile, prepared.interpreter)
+    launch = plan(prepared.loaded.job, prepared.profile, run_id, paths, prepared.environment.env)
     own: dict[str, Any] = {}
     if prepared.debug_rank is not None:
         own["debug"] = Debug(prepared.debug_rank)
@@ -419,13 +419,13 @@ def shown_plan(root: Path, prepared: Prepared, *, contacts_login: bool = False) 
     launch = plan_for(root, prepared)
     if launch.profile.get("login") and not contacts_login:
         return launch
-    return backend_of(prepared.profile).completed(launch, by_shell=True)
+    return backend_of(prepared.profile).advice.completed(launch, by_shell=True)
 
 
-def _place(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) -> Place:
+def _paths(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) -> RunPaths:
     """Return the run's paths on the machine on which it will run. The machine is not contacted, so that a dry run
     works offline.
     """
     python = profile.python if profile.runtime == "none" else None  # the interpreter in a container is not known yet
     python = interpreter.path if interpreter is not None else python
-    return backend_of(profile).place(run, profile.workdir, python)
+    return backend_of(profile).paths(run, profile.workdir, python)

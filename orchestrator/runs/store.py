@@ -150,6 +150,10 @@ class RunDir:
         files = listing.get("files") if listing is not None else None
         return files if isinstance(files, dict) else {}
 
+    def has_begun(self) -> bool:
+        """Return True if a start of the run has begun. The start may also have ended or been interrupted."""
+        return os.path.exists(f"{self.path}/handle.json")
+
     def handle_status(self) -> HandleStatus | None:
         """Return how far the start of the run has come, or None if no start has begun.
 

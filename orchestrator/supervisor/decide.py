@@ -19,6 +19,7 @@ from orchestrator.protocol.events import (
     SubmitFailed,
     of,
 )
+from orchestrator.runs.start_lock import has_started_all
 from orchestrator.runs.state import HandleStatus, Verdict
 from orchestrator.supervisor.observe import Observation
 
@@ -106,7 +107,7 @@ def _who_is_missing(seen: Observation) -> str:
     if seen.handle is HandleStatus.INTENT and evidence.scheduler is None:
         # If a machine answers without reporting an agent, no agent was started on it.
         started = sum(lives is not None or node in evidence.unreachable for node, lives in evidence.alive.items())
-    if started >= max(1, nodes) or (started and seen.handle is HandleStatus.SUBMITTED):
+    if has_started_all(seen.handle, started, nodes):
         return ""
     if seen.is_being_started or seen.is_queued or seen.may_turn_up:
         return ""

@@ -20,16 +20,17 @@ from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.node.system.private import users_umask
 from orchestrator.protocol.events import Dropped, NotRestored, SubmitFailed
 from orchestrator.protocol.places.tickets import RENEW_SECONDS
-from orchestrator.runs.dependencies import CANCELLED, QUEUE, QUEUED, Wait, is_queued, wait_of
+from orchestrator.runs.dependencies import CANCELLED, QUEUE, QUEUED, Wait, is_queued, queue_place, wait_of
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.start_lock import being_started
 from orchestrator.runs.store import RunDir, check_own
-from orchestrator.supervisor.starting import has_begun, start
+from orchestrator.supervisor.starting import start
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     import threading
 
+    from orchestrator.backends.places.waiting import Waiting
     from orchestrator.runs.store import Record
     from orchestrator.specs.plan import LaunchPlan
 PROGRAM: Final = (sys.executable, "-P", "-m", "orchestrator.supervisor", "start")
@@ -45,7 +46,7 @@ def drop(run: RunDir, reason: str) -> bool:
     with being_started(run):
         if not is_queued(run):
             return False
-        if has_begun(run):  # the process that began the start was killed
+        if run.has_begun():  # the process that began the start was killed
             backend_for(run.record().kind).clean_up(run)
         run.append_event(Dropped(reason))
         (run.path / QUEUED).unlink()
@@ -99,13 +100,12 @@ def may_start(run: RunDir) -> bool:
     While a host is unreachable, it is not the run's turn. But a run whose start was interrupted may always start again,
     because that start must be completed or must release its places.
     """
-    backend = backend_for(run.record().kind)
     with being_started(run):  # a process that drops the run waits for this lock, and then removes these tickets
-        turn = backend.turn(run)
-        if not is_queued(run) or turn is None or has_begun(run):
+        waiting = _waiting(run)
+        if not is_queued(run) or waiting is None or run.has_begun():
             return is_queued(run)
         try:
-            return turn.join()
+            return waiting.join()
         except BackendError:
             return False
 
@@ -175,10 +175,18 @@ def _start_by_program(root: Path, run: RunDir, held: Mapping[str, object]) -> No
 
 
 def _keep_place(run: RunDir, is_over: threading.Event) -> None:
-    backend = backend_for(run.record().kind)
-    while (turn := backend.turn(run)) is not None and not is_over.wait(RENEW_SECONDS):
+    while (waiting := _waiting(run)) is not None and not is_over.wait(RENEW_SECONDS):
         with contextlib.suppress(BackendError):
-            turn.renew()
+            waiting.renew()
+
+
+def _waiting(run: RunDir) -> Waiting | None:
+    """Return the run's entry in the queue for GPUs or slots on its hosts; None if the run is not in such a queue."""
+    if queue_place(run) is None:
+        return None
+    from orchestrator.backends.places.waiting import Waiting
+
+    return Waiting.recorded(backend_for(run.record().kind).pool, run)
 
 
 def start_by_this_program(run: RunDir) -> None:
@@ -213,9 +221,9 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
         try:
             _give_values(run)
             plan, held = recorded_start(run)
-            start(run, plan, held["secrets"], held["credentials"])
+            start([run], [plan], held["secrets"], held["credentials"])
         except OrchError as error:
-            if error.transient and (has_begun(run) or (run.path / QUEUE).exists()):
+            if error.transient and (run.has_begun() or (run.path / QUEUE).exists()):
                 raise  # the supervisor tries again
             if error.transient and not is_last_try:
                 return False

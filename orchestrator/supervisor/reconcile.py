@@ -79,7 +79,7 @@ def act(root: Path, run: RunDir, backend: Backend, action: Action) -> Verdict | 
         case CleanUp():
             backend.clean_up(run)
         case PassOnCancel():
-            backend.cancel(run)
+            backend.cancel([run])
         case StartAgents(start, is_new):
             if is_new:  # the start is recorded before it begins
                 backend.clean_up(run)

@@ -86,7 +86,7 @@ def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
     secrets = tuple(f"{name}={value}" for name, value in queued.get("secrets", {}).items())  # in the form of --env
     asked = Request("", "", sets=point.sets, env=secrets, args=point.args, waits=record.waits, again=run.run_id)
     launch = plan_for(root, prepare(root, asked), run.run_id)
-    launch = backend_for(kind_of(launch.profile)).completed(launch)
+    launch = backend_for(kind_of(launch.profile)).advice.completed(launch)
     kept = run.read("run.json") or {}
     place = {**record.point.to_json(), "values": dict(point.values)}
     run.write("plan.json", launch.to_json())

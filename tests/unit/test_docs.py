@@ -28,7 +28,7 @@ from orchestrator.specs.border import valid
 from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Job, Training
 from orchestrator.specs.kinds import OWN
-from orchestrator.specs.plan import Place, plan, ranks_of
+from orchestrator.specs.plan import RunPaths, plan, ranks_of
 from orchestrator.specs.profile import LocalProfile
 from orchestrator.specs.spec import names_of
 
@@ -237,7 +237,7 @@ def test_the_columns_that_a_narrow_table_of_runs_omits() -> None:
 def test_the_variables_of_a_rank() -> None:
     job = valid(Job, {"name": "job", "command": ["true"]})
     profile = LocalProfile(kind="local", name="here", nodes=1, nproc_per_node=1)
-    launch = plan(job, profile, "job-abcdef", Place("/run", "/code", "/inputs", "python3", "python3"))
+    launch = plan(job, profile, "job-abcdef", RunPaths("/run", "/code", "/inputs", "python3", "python3"))
     named = first_column(section((ROOT / "docs" / "cli.md").read_text(), "What a rank sees"))
     assert len(named) == len(set(named))
     assert set(named) == set(next(ranks_of(launch)).environment)

@@ -17,7 +17,6 @@ from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, names_in
 from orchestrator.transport.address import HERE, Address
 
-SENDING: Final = "sending"  # this file exists while a first start sends files to the hosts and starts the agents
 SECRETS: Final = "secrets.json"  # the secrets for another start; mode 0600, removed with the verdict
 NOBODY: Final = Process(0, 0)  # a placeholder for an agent that was started, but whose record is damaged
 

@@ -22,7 +22,7 @@ from orchestrator.protocol.places.tickets import HostQueue
 from orchestrator.runs.dependencies import QUEUE, queue_place
 from orchestrator.runs.shared_hosts import host_queue, queue_record
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.machine import Machine, Machines
+from orchestrator.transport.machine import Machine, Machines, OnlyHere
 
 LOOK_SECONDS: Final = 15.0  # a host that takes longer counts as out of reach, because a cancel waits for its answer
 T = TypeVar("T")
@@ -40,8 +40,10 @@ class Waiting:
     needs: Mapping[int, Need]
 
     @staticmethod
-    def recorded(machines: Machines, run: RunDir) -> Waiting | None:
-        """Return the waiting run from the record in its folder; None if the run is not queued."""
+    def recorded(pool: Machines | None, run: RunDir) -> Waiting | None:
+        """Return the waiting run from the record in its folder; None if the run is not queued. Without a pool, the run
+        waits for places on this machine.
+        """
         place = queue_place(run) or {}
         counts, among = place.get("counts"), place.get("among")
         if not isinstance(counts, dict) or not all(each.isdecimal() for each in counts):
@@ -52,7 +54,7 @@ class Waiting:
             for number, count in counts.items()
             if type(count) is int
         }
-        return Waiting(machines, run, AgentsSettings.of(run.record().profile), known)
+        return Waiting(pool or OnlyHere(), run, AgentsSettings.of(run.record().profile), known)
 
     @property
     def hosts(self) -> dict[int, Host]:

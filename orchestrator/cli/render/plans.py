@@ -122,7 +122,7 @@ def _environment(asked: Mapping[str, Any] | None) -> str:
 def _commands(launch: LaunchPlan) -> list[str]:
     from orchestrator.backends import backend_for, kind_of
 
-    if script := backend_for(kind_of(launch.profile)).script(launch):
+    if script := backend_for(kind_of(launch.profile)).advice.script(launch):
         return [*_batch_script(launch, script), *_ranks(launch)]
     shown = 1 if _are_many(launch) else launch.nnodes
     lines = ["commands:"]

@@ -22,7 +22,7 @@ from orchestrator.runs.state import (
     Verdict,
 )
 from orchestrator.specs.documents.loader import load
-from orchestrator.specs.plan import Place, differences, plan
+from orchestrator.specs.plan import RunPaths, differences, plan
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden"
@@ -187,16 +187,16 @@ def test_a_verdict_of_another_version_is_shown_too() -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_plan_pages(profile: str) -> None:
     loaded = load("mnist_ddp", profile, cwd=ROOT)
-    launch = plan(loaded.job, loaded.profile, "mnist_ddp-abc234", Place(RUN, f"{RUN}/code", "/home/me/.orch/inputs",
+    launch = plan(loaded.job, loaded.profile, "mnist_ddp-abc234", RunPaths(RUN, f"{RUN}/code", "/home/me/.orch/inputs",
                   "python3", "python3"))  # fmt: skip
     golden(f"plan_{profile}", plans.plan_page(launch, commands=True))
 
 
 def test_differences_page() -> None:
-    place = Place(RUN, f"{RUN}/code", "/home/me/.orch/inputs", "python3", "python3")
+    paths = RunPaths(RUN, f"{RUN}/code", "/home/me/.orch/inputs", "python3", "python3")
     names = ("local", "slurm-3x4")
     both = [load("mnist_ddp", name, cwd=ROOT) for name in names]
-    rows = differences(*(plan(one.job, one.profile, "r-1", place) for one in both))
+    rows = differences(*(plan(one.job, one.profile, "r-1", paths) for one in both))
     golden("differences", plans.differences_page(*names, rows))
     assert plans.differences_page("a", "b", []) == "a and b make the same plan"
 

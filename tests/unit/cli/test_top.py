@@ -78,7 +78,7 @@ def drive(root: Path, steps: Drive, run: RunDir | None = None, marks: Marks = UN
 @pytest.fixture
 def alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents of this machine's runs count as alive: their processes are not what is looked at here."""
-    monkeypatch.setattr("orchestrator.backends.agents.here.AgentsHere.look", lambda *_, **__: Sight({0: True, 1: True}))
+    monkeypatch.setattr("orchestrator.backends.agents.backend.Agents.look", lambda *_, **__: Sight({0: True, 1: True}))
 
 
 def failed(root: Path) -> RunDir:

@@ -50,7 +50,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, machine: Refusing, run: RunDir) ->
 def test_the_backend_is_handed_what_the_submit_would_hand_it(monkeypatch: pytest.MonkeyPatch, run: RunDir) -> None:
     machine = Refusing()
     handover._raise_if_refused(answered(monkeypatch, machine, run))
-    plan, tasks, its = machine.asked
+    (plan,), (tasks,), (its,) = machine.asked
     assert (plan, its) == (planned(), run)
     assert {task.secrets["TOKEN"] for task in tasks} == {"t"}
     assert len({task.credentials for task in tasks}) == 1

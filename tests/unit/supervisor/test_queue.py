@@ -188,8 +188,7 @@ def test_a_run_starts_at_its_turn_on_shared_hosts_and_an_interrupted_start_at_on
             raise BackendError("n1: no answer", transient=True)
         return its_turn
 
-    turn = SimpleNamespace(join=join) if is_shared else None
-    monkeypatch.setattr(queue, "backend_for", lambda _: SimpleNamespace(turn=lambda _: turn))
+    monkeypatch.setattr(queue, "_waiting", lambda _: SimpleNamespace(join=join) if is_shared else None)
     run = queued(tmp_path, "c-555555")
     if has_begun:
         run.write("handle.json", {"state": "intent"})

@@ -26,7 +26,7 @@ from tests.unit.views.runs_made import FAILED, beat, begin, end, make, tell
 @pytest.fixture
 def alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents of this machine's runs count as alive: their processes are not what is looked at here."""
-    monkeypatch.setattr("orchestrator.backends.agents.here.AgentsHere.look", lambda *_, **__: Sight({0: True, 1: True}))
+    monkeypatch.setattr("orchestrator.backends.agents.backend.Agents.look", lambda *_, **__: Sight({0: True, 1: True}))
 
 
 def test_the_newest_runs_come_first_and_filters_choose_among_them(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> i
     from orchestrator.prepare import prepare
 
     launch = prepare.shown_plan(root, prepared, contacts_login=check)
-    verdict = backend_of(prepared.profile).would_take(launch) if check else None
+    verdict = backend_of(prepared.profile).advice.would_take(launch) if check else None
     show_plan(launch, as_json, prepared.environment, prepare.shipment(prepared), verdict)
     return EXIT_ORCH_FAILED if verdict is not None and verdict[0] == "fail" else 0
 
