@@ -98,7 +98,9 @@ class Batch(Backend):
         try:
             found = site.machine().call("interpreter", python=python)[0]
         except BackendError as error:
-            raise BackendError(error.message, error.hint or OTHER_PYTHON, transient=error.transient) from error
+            if error.transient:
+                raise
+            raise BackendError(error.message, error.hint or OTHER_PYTHON) from error
         problem = ""
         who, *least = self.scheduler.needs_python
         if tuple(map(int, found["python"].split(".")[:2])) < tuple(least):
