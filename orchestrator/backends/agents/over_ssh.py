@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.backends.settings import Host
     from orchestrator.outcome.restart import Relaunch
     from orchestrator.protocol.task import NodeTask
-    from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.restarts.recovery import Reserves
     from orchestrator.runs.store import RunDir
     from orchestrator.specs.plan import LaunchPlan, RunPaths
@@ -172,20 +171,13 @@ class AgentsOverSsh(Agents):
         else:
             self.watcher(run).wait(timeout)
 
-    def sources(self, run: RunDir) -> list[Source]:
-        """Return the machines of the current start, and those of earlier starts."""
-        from orchestrator.backends.agents.watcher import former_sources, sources
+    def sources(self, run: RunDir, *, present: bool = False) -> list[Source]:
+        """Return the machines of the current start, and those of earlier starts; or each node's present machine."""
+        from orchestrator.backends.agents.watcher import current_sources, former_sources, sources
 
+        if present:
+            return current_sources(run, self.pool)
         return [*sources(run, self.pool), *former_sources(run, self.pool)]
-
-    @contextlib.contextmanager
-    def bringing_logs(self, run: RunDir, selection: Selection) -> Iterator[None]:
-        """While the context lasts, copy the chosen logs to this machine. Only machines with such logs are contacted."""
-        from orchestrator.backends.agents.watcher import current_sources
-        from orchestrator.backends.mirror.watching import watching_logs
-
-        with watching_logs(run, current_sources(run, self.pool), selection):
-            yield
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the command that runs on the node's current machine, by ssh or by the scheduler's own command."""

@@ -15,7 +15,6 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -38,7 +37,6 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.backends.batch.scheduler import Folder, Scheduler
     from orchestrator.backends.mirror.watching import RunWatcher, Source
     from orchestrator.protocol.task import NodeTask
-    from orchestrator.runs.files.logs import Selection
     from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.machine import Machine
@@ -253,21 +251,13 @@ class Batch(Backend):
         reply, _ = site.machine().call("has_begun", run_dir=remote_folder(run), folder=folder)
         return bool(reply["begun"])
 
-    def sources(self, run: RunDir) -> list[Source]:
+    def sources(self, run: RunDir, *, present: bool = False) -> list[Source]:
         """Return the login node, which has the files of all nodes; an empty list without a login node."""
-        if not self.is_remote or not run.has_begun():
+        if not self.is_remote or not (present or run.has_begun()):
             return []
         from orchestrator.backends.batch.watcher import source_of
 
         return [source_of(run, self.site_of(run))]
-
-    def bringing_logs(self, run: RunDir, selection: Selection) -> AbstractContextManager[None]:
-        """While the context lasts, copy the chosen logs from the login node as they grow."""
-        if not (sources := self.sources(run)):
-            return contextlib.nullcontext()
-        from orchestrator.backends.mirror.watching import watching_logs
-
-        return watching_logs(run, sources, selection)
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the argv that runs the command in the run's job, which must be active. With a login node, the argv
