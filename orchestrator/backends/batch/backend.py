@@ -204,7 +204,7 @@ class Batch(Backend):
         if self.is_remote:
             if (seen := job.recorded_status(run, self.scheduler)) is not None:
                 return seen
-            if not run.has_begun():
+            if not run.has_begun:
                 return SchedulerStatus("none")
         return job.scheduler_status(self.site_of(run), run, ident)
 
@@ -239,13 +239,13 @@ class Batch(Backend):
         The end of a job that has begun is recorded elsewhere, after all files that the job wrote have been copied.
         """
         status = job.scheduler_status(site, run)
-        if job.may_be_requeued(site, run) or (status.phase == "ended" and self._has_begun(site, run)):
+        if job.may_be_requeued(site, run) or (status.phase == "ended" and self._job_has_begun(site, run)):
             return None
         # Record it before any events arrive: events of a job that waits would belong to an earlier start.
         job.record_status(run, self.scheduler, status)
         return status.phase if status.phase != "active" else None
 
-    def _has_begun(self, site: Site, run: RunDir) -> bool:
+    def _job_has_begun(self, site: Site, run: RunDir) -> bool:
         """Return True if the run's job has written a file. Raises BackendError if the login node is unreachable."""
         folder = self.scheduler.folder
         reply, _ = site.machine().call("has_begun", run_dir=remote_folder(run), folder=folder)
@@ -253,7 +253,7 @@ class Batch(Backend):
 
     def sources(self, run: RunDir, *, present: bool = False) -> list[Source]:
         """Return the login node, which has the files of all nodes; an empty list without a login node."""
-        if not self.is_remote or not (present or run.has_begun()):
+        if not self.is_remote or not (present or run.has_begun):
             return []
         from orchestrator.backends.batch.watcher import source_of
 
@@ -301,7 +301,7 @@ class Batch(Backend):
         """End the job, and return for each node whether processes remain. If the login node is unreachable, report
         every node as unreachable.
         """
-        if not run.has_begun():
+        if not run.has_begun:
             return []
         site = self.site_of(run)
         proofs = job.end(site, run)
@@ -317,13 +317,13 @@ class Batch(Backend):
             watcher = self._watchers.pop(run.run_id, None)
         if watcher is not None:
             watcher.stop()
-        if not self.is_remote or not run.has_begun():
+        if not self.is_remote or not run.has_begun:
             return
         from orchestrator.backends.mirror.watching import finish
 
         site = self.site_of(run)
         job.wait_for_end(site, run)  # its batch shell outlives the agents by a moment
-        if watcher is None and not self._has_begun(site, run):
+        if watcher is None and not self._job_has_begun(site, run):
             site.machine().call("remove", run_dir=remote_folder(run), run_id=run.run_id)
         else:
             finish(run, self.sources(run))
