@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orchestrator.backends.agents.backend import Agents
 from orchestrator.backends.agents.handle import SECRETS, first_handle, read_handle
 from orchestrator.backends.base import Finding, Judge, NodeProof, Sight
+from orchestrator.backends.hosts import connections, on_all
 from orchestrator.backends.settings import WORKDIR, AgentsSettings, remote_folder, run_folder, workdir_of
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.runs.start_lock import SENDING
@@ -42,8 +43,6 @@ class AgentsOverSsh(Agents):
     is_remote = relaunches = True
 
     def __init__(self, pool: ConnectionPool | None = None) -> None:
-        from orchestrator.backends.hosts import connections
-
         self.pool = pool or connections()
         self._watchers: dict[str, AgentsWatcher] = {}
         self._lock = threading.Lock()
@@ -97,8 +96,6 @@ class AgentsOverSsh(Agents):
         """After a failed start that has not written handle.json, remove the files that were sent to the machines."""
         if read_handle(run) is not None:
             return
-        from orchestrator.backends.hosts import on_all
-
         settings = AgentsSettings.of(run.record().profile)
 
         def one(_: int, host: Host) -> None:
@@ -202,8 +199,6 @@ class AgentsOverSsh(Agents):
     def _on_machines(
         self, run: RunDir, work: Callable[[int | None, Machine, str], T], without: Collection[int] = ()
     ) -> tuple[dict[int, T], dict[int, BackendError]]:
-        from orchestrator.backends.hosts import on_all
-
         handle = read_handle(run)
         if handle is None or not (profile := run.record().profile):
             return {}, {}

@@ -24,7 +24,7 @@ from orchestrator.backends.base import Backend, Check, Finding, Judge, NodeProof
 from orchestrator.backends.batch import job
 from orchestrator.backends.batch.advice import BatchAdvice
 from orchestrator.backends.batch.site import Site
-from orchestrator.backends.hosts import on_each
+from orchestrator.backends.hosts import connections, on_each
 from orchestrator.backends.settings import WORKDIR, remote_folder, run_folder, workdir_of
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.outcome.scheduler import SchedulerStatus
@@ -54,10 +54,7 @@ class Batch(Backend):
 
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         self.scheduler, self.is_remote, self.advice = scheduler, is_remote, BatchAdvice(self)
-        if is_remote:
-            from orchestrator.backends.hosts import connections
-
-            self.pool = connections()
+        self.pool = connections() if is_remote else None
         self._sites: dict[tuple[str, str, bool], Site] = {}
         self._watchers: dict[str, RunWatcher] = {}
         self._lock = threading.Lock()
