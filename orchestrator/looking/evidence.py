@@ -14,12 +14,13 @@ from orchestrator.backends.base import Sight
 from orchestrator.errors import StoreError
 from orchestrator.outcome.judge import what_follows
 from orchestrator.outcome.restart import Relaunch, last_attempt
+from orchestrator.outcome.verdict import NodeStatus, Unreachable, Verdict
 from orchestrator.protocol.events import Event, SubmitFailed, of
 from orchestrator.protocol.frozen import Value
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.state import NodeStatus, RunState, RunStatus, Unreachable, Verdict
+from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import RunDir
 
 if TYPE_CHECKING:

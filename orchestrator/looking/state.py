@@ -11,12 +11,13 @@ from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError, StoreError
 from orchestrator.looking.evidence import Evidence, gather, state_from, with_hosts_now
 from orchestrator.outcome.judge import of_lost_record
+from orchestrator.outcome.verdict import NodeStatus, Outcome, Verdict
 from orchestrator.protocol.events import GaveUp, LostNode, StartingAgain
 from orchestrator.runs.dependencies import why_it_waits
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.state import Ending, NodeStatus, Outcome, RunState, RunStatus, Verdict
+from orchestrator.runs.state import Ending, RunState, RunStatus
 from orchestrator.runs.store import DELETED, RunDir, why_full
 
 SIGNS_OF_LOSS: Final = (LostNode, GaveUp, StartingAgain)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import backend_of
 from orchestrator.errors import OrchError, UsageError
+from orchestrator.specs.kinds import kind_named
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Check
@@ -23,7 +24,7 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
 
     With `on_node`, a short job of the scheduler also checks one node.
     """
-    if profile.kind == "local" and profile.python is None:
+    if kind_named(profile.kind).on_this_machine and profile.python is None:
         from orchestrator.prepare.interpreter import of_shell
 
         profile = replace(profile, python=of_shell("", os.environ, needs_torch=True).path)
@@ -31,8 +32,8 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
 
 
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
-    """Return (name, users and runs on its machines) for each of the user's profiles, except local ones. If a profile's
-    machines can't be listed, the second item is the error.
+    """Return (name, users and runs on its machines) for each of the user's profiles, except profiles of this machine.
+    If a profile's machines can't be listed, the second item is the error.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -42,7 +43,8 @@ def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
     def look(name: str, path: Path) -> tuple[str, list[dict[str, Any]] | OrchError] | None:
         try:
             profile = load_profile(str(path))
-            return None if profile.kind == "local" else (name, backend_of(profile).holdings(profile))
+            is_here = kind_named(profile.kind).on_this_machine
+            return None if is_here else (name, backend_of(profile).holdings(profile))
         except OrchError as error:
             return name, error
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.errors import OrchError
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.protocol.rank_reports import missing_module_in
-from orchestrator.runs.state import Outcome, Verdict
 from orchestrator.runs.store import RunDir
 
 LAST_LINES: Final = 5

@@ -9,8 +9,6 @@ from orchestrator.outcome.scheduler import SchedulerStatus, verdict_with
 from orchestrator.protocol.events import Event
 from orchestrator.runs.state import RunState, RunStatus
 
-__all__ = ["SchedulerStatus", "joined"]
-
 
 def joined(state: RunState, status: SchedulerStatus, events: Iterable[Event] = ()) -> RunState:
     """Return the run's state, corrected by the scheduler's report on its job.

@@ -150,6 +150,10 @@ class RunDir:
         files = listing.get("files") if listing is not None else None
         return files if isinstance(files, dict) else {}
 
+    def has_begun(self) -> bool:
+        """Return True if a start of the run has begun. The start may also have ended or been interrupted."""
+        return os.path.exists(f"{self.path}/handle.json")
+
     def handle_status(self) -> HandleStatus | None:
         """Return how far the start of the run has come, or None if no start has begun.
 
@@ -170,6 +174,13 @@ class RunDir:
         """Write a record atomically."""
         with self._unless_removed():
             write_durably(self.path / name, json.dumps(record, indent=1).encode(), private=private)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Return whether a cancel is recorded. No agent may be started after a cancel."""
+        from orchestrator.protocol.cancelling import is_cancelled
+
+        return is_cancelled(self.path)
 
     def record_cancel(self, *, now: bool) -> None:
         """Write cancel.json. If the disk is full, it is written into a reserve file of the run."""

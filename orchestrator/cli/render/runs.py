@@ -18,10 +18,11 @@ from orchestrator.cli.render.tables import (
     plain,
     table,
 )
+from orchestrator.outcome.verdict import NodeState, NodeStatus, Outcome, Verdict
 from orchestrator.protocol.hostlist import fold as fold_hosts
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.protocol.quantities import duration, number, rate, size
-from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, Recovery, RunState, RunStatus, Verdict
+from orchestrator.runs.state import AttemptSummary, Recovery, RunState, RunStatus
 
 if TYPE_CHECKING:  # `orch status` of ended runs must not load the supervisor's rules
     from orchestrator.operations.removal import Removal
@@ -236,7 +237,7 @@ def offer_lines(state: RunState, now: float, width: int | None = None) -> list[s
     return [*_folded("", f"{offer}{steps}", width), *_folded("", what, width)]
 
 
-def _resumed(attempt: Attempt) -> str:
+def _resumed(attempt: AttemptSummary) -> str:
     """Return the checkpoint that the attempt loaded. If the attempt loaded none, return in brackets the checkpoint that
     orch passed to it.
     """

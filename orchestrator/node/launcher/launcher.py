@@ -1,4 +1,6 @@
-"""The launcher, one process per node in the runtime: imports torch once, holds the store's port, forks and reaps ranks.
+"""The launcher, one process on each node, inside the runtime: holds the port of torch's store, forks the ranks, writes
+their output to their logs, and reaps them. If the ranks are Python programs that run in the forks, the launcher imports
+torch once for all of them. If each rank execs its own command, the launcher imports no torch.
 
 The agent sends orders as JSON lines to stdin. The launcher sends reports to its original stdout. If stdin ends, the
 agent has ended, so the launcher ends the ranks. The launcher starts no threads, and ends OpenBLAS's threads before a

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from orchestrator.backends import backend_for, kind_of
+from orchestrator.backends import backend_for, kind_of, replay_stage
+from orchestrator.backends.mirror import upload
 from orchestrator.backends.mirror.checkpoints import newest_checkpoint
+from orchestrator.backends.settings import workdir_of
 from orchestrator.errors import UsageError
 from orchestrator.node.environments.folder import interpreter
 from orchestrator.operations.debugging.shell import Way, environment_of, host_of
@@ -114,7 +116,12 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
 
     node = one.task.node_rank
     backend.reach(one.run, node, (), terminal=terminal)  # raises an error before anything is copied
-    argv = backend.stage_replay(one.run, node, name, checkpoint, order)
+    source = next((each for each in backend.sources(one.run) if node in each.nodes), None)
+    if source is None:
+        argv = replay_stage.stage_replay(one.run, name, checkpoint, order, sys.executable)
+    else:
+        workdir = workdir_of(one.launch.profile)
+        argv = upload.stage_replay(source.session(), one.run, workdir, name, checkpoint, order)
     argv = backend.reach(one.run, node, argv, terminal=terminal)
     return Way(tuple(argv), _words(one, here=here, alone=alone, checkpoint=checkpoint))
 

@@ -62,7 +62,7 @@ def shell(run: RunDir, node: int, command: Sequence[str], *, terminal: bool) -> 
 
 def _note_on_removal(run: RunDir, state: RunState, node: int) -> str:
     """Return a note that the folder of an ended run was removed from its node; empty if the folder still exists."""
-    if not state.is_final or not run.record().is_elsewhere or any(each.node == node for each in state.left):
+    if not state.is_final or not run.record().is_remote or any(each.node == node for each in state.left):
         return ""
     return (
         f"{run.run_id} has ended ({state.state}), and its folder was removed: the shell is in the home folder\n"

@@ -14,13 +14,14 @@ from types import SimpleNamespace
 import pytest
 
 import orchestrator.cli
-from orchestrator.cli.group import ROOMS
+from orchestrator.cli.group import SECTIONS
 from orchestrator.cli.render import runs as render
 from orchestrator.cli.sweeps import _cancelled_words
 from orchestrator.errors import UsageError
 from orchestrator.operations import tensorboard
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.runs.files.metrics import names_of
-from orchestrator.runs.state import RunState, Verdict
+from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, create_run, retire, state_root
 from tests.events import event
 from tests.patience import PATIENCE
@@ -56,7 +57,7 @@ def make_run(name: str, verdict: Verdict | None = None, log: str = "") -> RunDir
 # -- the help, and other tools' words
 
 
-@pytest.mark.parametrize("name", [name for _, names in ROOMS.values() for name in names])
+@pytest.mark.parametrize("name", [name for _, names in SECTIONS.values() for name in names])
 def test_the_help_fits_80_columns_and_each_command_has_an_example(
     orch, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.runs.not_sent import with_missing_file
-from orchestrator.runs.state import Outcome, Verdict
 from orchestrator.runs.store import RunDir
 
 

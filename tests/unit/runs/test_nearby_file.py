@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.looking.state import explained
+from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.runs.not_sent import with_nearby_file
-from orchestrator.runs.state import Cause, Outcome, Verdict
 
 DOWNLOAD = {
     "type": "RuntimeError",

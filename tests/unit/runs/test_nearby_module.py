@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.runs.not_sent import with_nearby_module
-from orchestrator.runs.state import Cause, Outcome, Verdict
 
 
 def hint(code: Path, module: str = "pkg.data", kind: str = "ModuleNotFoundError") -> str:

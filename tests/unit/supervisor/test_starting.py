@@ -58,7 +58,7 @@ def test_an_interrupted_start_is_repeated_unless_all_agents_are_there(
 ) -> None:
     machine = Machine(sight)
     monkeypatch.setattr(starting, "backend_for", lambda _: machine)
-    starting.start(run, planned(), {})
+    starting.start([run], [planned()], {})
     assert machine.done == done
     assert [event.kind for event in run.events()] == ["submitted"]
 
@@ -69,6 +69,6 @@ def test_an_interrupted_start_is_not_repeated_while_the_scheduler_does_not_answe
     machine = Machine(Sight(scheduler=SchedulerStatus("unknown", "squeue does not answer")))
     monkeypatch.setattr(starting, "backend_for", lambda _: machine)
     with pytest.raises(BackendError, match="r-222222: squeue does not answer") as raised:
-        starting.start(run, planned(), {})
+        starting.start([run], [planned()], {})
     assert raised.value.transient
     assert (machine.done, run.events()) == ([], ())

@@ -11,10 +11,11 @@ import pytest
 from orchestrator.backends.base import Sight
 from orchestrator.cli.render.runs import note
 from orchestrator.errors import RunNotFoundError
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.protocol.samples import RankSample, Sample
 from orchestrator.runs.files.samples import read_samples
 from orchestrator.runs.findings import FindingKind, findings
-from orchestrator.runs.state import Outcome, RunStatus, Verdict
+from orchestrator.runs.state import RunStatus
 from orchestrator.runs.store import remove_run
 from orchestrator.views.json_types import to_json
 from orchestrator.views.reader import Reader
@@ -26,7 +27,7 @@ from tests.unit.views.runs_made import FAILED, beat, begin, end, make, tell
 @pytest.fixture
 def alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents of this machine's runs count as alive: their processes are not what is looked at here."""
-    monkeypatch.setattr("orchestrator.backends.agents.here.AgentsHere.look", lambda *_, **__: Sight({0: True, 1: True}))
+    monkeypatch.setattr("orchestrator.backends.agents.backend.Agents.look", lambda *_, **__: Sight({0: True, 1: True}))
 
 
 def test_the_newest_runs_come_first_and_filters_choose_among_them(tmp_path: Path) -> None:

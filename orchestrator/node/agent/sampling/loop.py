@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable
 
-from orchestrator.node.agent.sampling.counters import MachineReader
+from orchestrator.node.agent.sampling.counters import CounterReader
 from orchestrator.node.agent.sampling.gpus import gpu_samples
 from orchestrator.node.agent.sampling.idle import IdleWatch
 from orchestrator.node.agent.sampling.ring_file import SampleFile
@@ -58,7 +58,7 @@ class Sampling:
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.file = SampleFile(samples_file(self.node_dir))
         visible = task.env.get(VISIBLE, os.environ.get(VISIBLE))
-        self.sampler = Sampler(MachineReader(), os.cpu_count() or 1, lambda: gpu_samples(visible))
+        self.sampler = Sampler(CounterReader(), os.cpu_count() or 1, lambda: gpu_samples(visible))
         self.trees = RankTrees()
         self.pending: list[Sample] = []
         self.begun = time.monotonic()

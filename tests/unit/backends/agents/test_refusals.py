@@ -49,7 +49,7 @@ class Lab:
         run = create_run(self.folder, "r-234567", {"run_id": "r-234567", **record})
         run.write("code.json", {"files": {}})
         run.write("plan.json", launch.to_json())
-        AgentsOverSsh(self.pool).submit(launch, launch.tasks, run)  # type: ignore[arg-type]
+        AgentsOverSsh(self.pool).submit([launch], [launch.tasks], [run])  # type: ignore[arg-type]
 
     def refused(self, **fields: Any) -> BackendError:
         """Return the error of a submit after which nothing is anywhere."""

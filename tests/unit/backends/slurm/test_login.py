@@ -24,7 +24,7 @@ from orchestrator.backends.slurm.scheduler import Slurm, through_login
 from orchestrator.errors import UsageError
 from orchestrator.node.server import run_program
 from orchestrator.node.server.request import RefusedError
-from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.outcome.scheduler import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import plan
@@ -55,11 +55,11 @@ def test_a_profile_with_a_login_node_has_a_backend_of_its_own() -> None:
 
 
 def test_its_folder_is_the_login_nodes(run: RunDir) -> None:
-    place = through_login().place(run, None, None)
-    assert (place.run_dir, place.agent_python) == ("~/.orch/runs/r-abc234", "python3")
-    assert through_login().place(run, "/shared/me", "/env/python").agent_python == "/env/python"
+    paths = through_login().paths(run, None, None)
+    assert (paths.run_dir, paths.agent_python) == ("~/.orch/runs/r-abc234", "python3")
+    assert through_login().paths(run, "/shared/me", "/env/python").agent_python == "/env/python"
     with pytest.raises(UsageError, match="workdir must be an absolute path, and it is 'orch'"):
-        through_login().place(run, "orch", None)
+        through_login().paths(run, "orch", None)
 
 
 def test_submitits_side_of_its_task_is_the_archive_that_travels(run: RunDir) -> None:
@@ -73,8 +73,8 @@ def test_submitits_side_of_its_task_is_the_archive_that_travels(run: RunDir) -> 
         "python": "/env/python",
     }
     profile = valid_profile(values)
-    launch = plan(Job(name="r", command=("true",)), profile, "r-abc234", machine.place(run, "/w", "/env/python"))
-    line = next(line for line in machine.script(launch).splitlines() if line.startswith("srun"))
+    launch = plan(Job(name="r", command=("true",)), profile, "r-abc234", machine.paths(run, "/w", "/env/python"))
+    line = next(line for line in machine.advice.script(launch).splitlines() if line.startswith("srun"))
     assert line.endswith("/env/python -u /w/runs/r-abc234/submitit.pyz /w/runs/r-abc234/slurm")
 
 
