@@ -19,7 +19,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
 @profile_option
 @click.option("--set", "sets", multiple=True, metavar="profile.A=V", help="Override a field of the profile.")
 @click.option(
-    "--on-node", is_flag=True, help="Also run a short test job on a compute node, if the scheduler allows it."
+    "--on-node", is_flag=True, help="Also run a short job on a compute node, if the scheduler allows it."
 )
 @click.option("--bench", is_flag=True, help="Also measure the bandwidth of all-reduce in and between nodes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -36,6 +36,7 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
     from orchestrator.operations.doctor import examine
     from orchestrator.runs.store import state_root
     from orchestrator.specs.documents.loader import load_profile
+    from orchestrator.specs.kinds import kind_named
 
     name = profile_or_default(profile)
     if of_job := next((each for each in sets if each.startswith("job.")), None):
@@ -52,7 +53,8 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
     else:
         for figure in figures:
             show(bandwidth.in_words(figure))
-        if loaded.kind != "local" and loaded.nodes > 1 and _is_new(state_root(), "note-on-encryption"):
+        is_network = loaded.nodes > 1 and not kind_named(loaded.kind).on_this_machine
+        if is_network and _is_new(state_root(), "note-on-encryption"):
             say("note: torch's own traffic between nodes is neither encrypted nor authenticated (docs/security.md)")
     return EXIT_ORCH_FAILED if fails else 0
 
