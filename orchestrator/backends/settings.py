@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+from orchestrator.errors import BackendError
 from orchestrator.protocol.frozen import Value
+from orchestrator.protocol.quantities import size
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import HERE, SSH, Address
 
+LEAST_FREE: Final = 64 << 20  # bytes; no run is submitted to a machine with less free space
 WORKDIR: Final = "~/.orch"
 CACHE_DAYS: Final = 30  # the age at which unused contents are removed from a cache
 
@@ -108,3 +111,16 @@ def run_folder(workdir: str, run_id: str) -> str:
 def remote_folder(run: RunDir) -> str:
     """Return the run's folder on the machines. `~` is not expanded."""
     return run_folder(workdir_of(run.record().profile), run.run_id)
+
+
+def need_room(machine: str, folder: str, free: int) -> None:
+    """Raise BackendError if the disk of orch's folder on a machine is nearly full."""
+    if free < LEAST_FREE:
+        raise BackendError(f"{machine}: {folder} has only {size(free)} left", "make room on that disk")
+
+
+def tls_problem(lacks: str) -> str:
+    """Return the reason why a machine can't take part in a run of several nodes, from the phrase for what it lacks for
+    TLS 1.3; "" if it lacks nothing.
+    """
+    return f"{lacks}, by which nodes authenticate one another" if lacks else ""

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.backends import gpu_checks
 from orchestrator.backends.agents.reachability import try_connections
 from orchestrator.backends.agents.start import listed_twice
-from orchestrator.backends.base import Check, CheckResult, Level
+from orchestrator.backends.base import Check, CheckResult, Level, room
 from orchestrator.backends.hosts import on_all
-from orchestrator.backends.mirror import upload
-from orchestrator.backends.settings import AgentsSettings, Host
+from orchestrator.backends.settings import AgentsSettings, Host, tls_problem
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.protocol.quantities import size
 from orchestrator.runs.store import state_root
@@ -31,7 +30,6 @@ CHECKS: Final = ("ssh", "python3", "workdir", "ranks", "training", "clock", "shm
 IN_CONTAINERS: Final = ("ssh", "python3", "workdir", "ranks", "runtime", "clock", "shm", "master")  # images have torch
 OF_OTHERS: Final = ("ssh", "clock", "master", "same versions")  # nothing to check if the only machine is this one
 ENVIRONMENTS: Final = "environments"  # shown if a machine has one
-LEAST_FREE: Final = 1 << 30
 LEAST_SHM: Final = 1 << 30
 HASH_SECONDS: Final = 600.0  # all files of all environments are read
 MOST_SKEW: Final = 5.0
@@ -134,15 +132,13 @@ def _check_machine(
         return node
     skew = hello["time"] - (before + time.time()) / 2
     node.hello = hello
-    lack = "" if is_alone else hello["lacks_tls"]
+    lack = "" if is_alone else tls_problem(hello["lacks_tls"])
     found = f"{hello['python']}{f', {sys.executable}' if host.is_here else ''}"
-    found += lack and f"; {lack}, by which nodes authenticate one another"
+    found += lack and f"; {lack}"
     node.add("python3", FAIL if lack else OK, found, "install a python3 with OpenSSL 1.1.1 or newer")
-    free, shm = hello["free"], hello["shm"]
+    disk, shm = room(hello["workdir"], hello["free"]), hello["shm"]
     trust = "; who may write above it is trusted: shared_parent" if settings.shared_parent and not host.is_here else ""
-    # A submit refuses a machine with less than upload.LEAST_FREE.
-    level = FAIL if free < upload.LEAST_FREE else OK if free >= LEAST_FREE else WARN
-    node.add("workdir", level, f"{hello['workdir']}, {size(free)} free{trust}")
+    node.add("workdir", disk.level, f"{disk.value}{trust}", disk.hint)
     node.add("clock", OK if abs(skew) <= MOST_SKEW else WARN, f"{skew:+.1f} s")
     node.add("shm", OK if shm >= LEAST_SHM else WARN, size(shm))
     gpus, cores = hello["gpus"], hello["cores"]

@@ -25,7 +25,7 @@ from orchestrator.backends.batch import job
 from orchestrator.backends.batch.advice import BatchAdvice
 from orchestrator.backends.batch.site import Site
 from orchestrator.backends.hosts import connections, on_each
-from orchestrator.backends.settings import WORKDIR, remote_folder, run_folder, workdir_of
+from orchestrator.backends.settings import WORKDIR, need_room, remote_folder, run_folder, tls_problem, workdir_of
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.outcome.scheduler import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.machine import Machine
 
-NO_TLS: Final = "can't speak TLS 1.3, by which the nodes of a run authenticate one another"
+NO_TLS: Final = tls_problem("can't speak TLS 1.3")
 OTHER_PYTHON: Final = "set `python` in the profile to an interpreter that login and compute nodes share"
 
 
@@ -161,7 +161,13 @@ class Batch(Backend):
         Raises BackendError if no job can be submitted on it.
         """
         site = self.site(plan.profile)
-        home = str(site.hello()["home"]) if self.is_remote else os.path.expanduser("~")
+        if self.is_remote:
+            hello = site.hello()
+            home, folder, free = str(hello["home"]), hello["workdir"], hello["free"]
+        else:
+            there = self._runs_folder(site, plan)
+            home, folder, free = os.path.expanduser("~"), there.top, there.free
+        need_room(site.where, folder, free)
         site.need(*self.scheduler.programs)
         python = plan.commands[0][0]
         self.check_python(site, home + python[1:] if python.startswith("~/") else python, is_alone=plan.nnodes == 1)

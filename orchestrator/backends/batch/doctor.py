@@ -7,13 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from orchestrator.backends.base import Check, CheckResult, Level
+from orchestrator.backends.base import Check, CheckResult, Level, room
 from orchestrator.backends.batch.scheduler import Folder, Trial
 from orchestrator.errors import BackendError, PythonMissingError
-from orchestrator.protocol.quantities import size
 
 COMMON: Final = ("login", "python", "programs")
-LEAST_FREE: Final = 1 << 30
 NOT_SHARED: Final = "set `workdir` in the profile to a folder that login and compute nodes share"
 Found = dict[str, CheckResult]
 """Check results by the names of the checks."""
@@ -64,7 +62,5 @@ def _python(trial: Trial) -> CheckResult:
 def _room(folder: Folder, unseen: str) -> CheckResult:
     if not folder.is_writable:
         return CheckResult(Level.FAIL, f"{folder.top} can't be written", NOT_SHARED)
-    found = f"{folder.top}, {size(folder.free)} free"
-    if folder.free < LEAST_FREE:
-        return CheckResult(Level.WARN, found, "make room on that disk")
-    return CheckResult(Level.OK, found, unseen and unseen.format(folder.path))
+    found = room(folder.top, folder.free)
+    return found if found.level is not Level.OK else found._replace(hint=unseen and unseen.format(folder.path))

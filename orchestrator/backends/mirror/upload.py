@@ -16,10 +16,9 @@ from orchestrator.backends.mirror.fetch import read_small
 from orchestrator.backends.mirror.given import Given, give
 from orchestrator.backends.mirror.send import give_checkpoint, give_files
 from orchestrator.backends.replay_stage import Order, replay_argv
-from orchestrator.backends.settings import run_folder
+from orchestrator.backends.settings import need_room, run_folder, tls_problem
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import Clock, of
-from orchestrator.protocol.quantities import size
 from orchestrator.protocol.reading import MOST_WORD
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.store import RunDir
@@ -28,7 +27,6 @@ from orchestrator.transport.machine import Machine
 from orchestrator.transport.node_archive import node_archive
 
 CLOCKS_DIFFER: Final = 2.0  # seconds; a smaller difference may come from the network
-LEAST_FREE: Final = 64 << 20
 SERVER_PYTHON: Final = "python3"
 
 
@@ -146,13 +144,12 @@ def check_machine(machine: Machine, run: RunDir, task: NodeTask, workdir: str) -
             f"{host}: it {'; it '.join(lacks.values())}",
             f"change `resources.{next(iter(lacks))}` in the job, or use another host",
         )
-    if task.nnodes > 1 and hello["lacks_tls"]:
+    if task.nnodes > 1 and (problem := tls_problem(hello["lacks_tls"])):
         raise BackendError(
-            f"{host}: {hello['lacks_tls']}, by which nodes authenticate one another",
+            f"{host}: {problem}",
             "install a python3 with OpenSSL 1.1.1 or newer on that host, or run on one node",
         )
-    if hello["free"] < LEAST_FREE:
-        raise BackendError(f"{host}: {hello['workdir']} has only {size(hello['free'])} left", "make room on that disk")
+    need_room(host, hello["workdir"], hello["free"])
     if task.container is None and task.python != SERVER_PYTHON:  # python3 itself has just answered
         machine.call("interpreter", python=task.python, versions=False)
     return hello

@@ -18,9 +18,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
 @orch.command(epilog="Example: orch doctor -p lab")
 @profile_option
 @click.option("--set", "sets", multiple=True, metavar="profile.A=V", help="Override a field of the profile.")
-@click.option(
-    "--on-node", is_flag=True, help="Also run a short job on a compute node, if the scheduler allows it."
-)
+@click.option("--on-node", is_flag=True, help="Also run a short job on a compute node, if the scheduler allows it.")
 @click.option("--bench", is_flag=True, help="Also measure the bandwidth of all-reduce in and between nodes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: bool, as_json: bool) -> int:

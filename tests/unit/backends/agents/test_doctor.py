@@ -14,8 +14,7 @@ from orchestrator.backends import backend_for
 from orchestrator.backends.agents import doctor
 from orchestrator.backends.agents.holdings import holdings
 from orchestrator.backends.base import Check
-from orchestrator.backends.mirror import upload
-from orchestrator.backends.settings import AgentsSettings
+from orchestrator.backends.settings import LEAST_FREE, AgentsSettings
 from orchestrator.cli.render import results
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.specs.documents.loader import load_profile
@@ -78,7 +77,7 @@ def test_nothing_stands_in_the_way() -> None:
 
 
 def test_a_disk_on_which_a_submit_is_refused_fails() -> None:
-    for free, level in ((6 << 20, "fail"), (upload.LEAST_FREE, "warn"), (1 << 40, "ok")):
+    for free, level in ((6 << 20, "fail"), (LEAST_FREE, "warn"), (1 << 40, "ok")):
         checks = found(Machines(dict.fromkeys("abc", "2.9"), {"free": free}, {}))
         assert checks["a", "workdir"].level == level
 
@@ -261,7 +260,7 @@ def test_this_machine_is_checked_as_any_other(tmp_path: Path, monkeypatch: pytes
 
 
 def test_each_lack_of_this_machine_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = here(tmp_path, None, monkeypatch, "profile.nodes=3", cores=2, free=upload.LEAST_FREE, shm=1)
+    rows = here(tmp_path, None, monkeypatch, "profile.nodes=3", cores=2, free=LEAST_FREE, shm=1)
     assert {what: row.level for what, row in rows.items()} == {
         "python3": "ok", "workdir": "warn", "ranks": "warn", "shm": "warn", "training": "fail",
     }  # fmt: skip

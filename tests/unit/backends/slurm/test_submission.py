@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from submitit.slurm.slurm import SlurmExecutor
 
+from orchestrator.backends.base import room
 from orchestrator.backends.batch.backend import Batch
 from orchestrator.backends.batch.scheduler import Array, Order
 from orchestrator.backends.batch.submission import lay, queued
@@ -114,6 +115,19 @@ def test_what_is_refused_is_refused_though_slurm_keeps_a_record_of_the_job(
     cluster = cluster_of(kind(), tmp_path, refuses(said), "18|FAILED|BadConstraints|N/A||j-abc234")
     with pytest.raises(BackendError, match="Requested node configuration is not available"):
         cluster.submit(launch(str(tmp_path / "r")))
+
+
+def test_a_login_node_without_room_refuses_before_anything_is_sent(tmp_path: Path) -> None:
+    backend = Slurm.through_login()
+    cluster = cluster_of(backend, tmp_path)
+    cluster.machine.answers["hello"] = {"home": "/home/me", "workdir": str(tmp_path), "free": 3 << 20}
+    full = launch(str(tmp_path / "r"), login="me@far", workdir=str(tmp_path))
+    with pytest.raises(BackendError, match=r"me@far: .* has only 3\.0 MiB left"):
+        backend._ready(full)
+    assert [check.level for check in (room("/w", 3 << 20), room("/w", 65 << 20), room("/w", 1 << 30))] == [
+        "fail", "warn", "ok",
+    ]  # fmt: skip
+    assert cluster.ran == []
 
 
 @both
