@@ -15,12 +15,12 @@ from orchestrator.protocol.frozen import Value
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.mirror.watching import Source
     from orchestrator.outcome.restart import Relaunch
+    from orchestrator.outcome.scheduler import SchedulerStatus
+    from orchestrator.outcome.verdict import Unreachable
     from orchestrator.protocol.task import NodeTask
     from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.job_use import JobUse
     from orchestrator.runs.restarts.recovery import Reserves
-    from orchestrator.runs.scheduler_status import SchedulerStatus
-    from orchestrator.runs.state import Unreachable
     from orchestrator.runs.store import RunDir
     from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile

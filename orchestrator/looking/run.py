@@ -46,7 +46,7 @@ def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractConte
     if come_anyway(run, selection):
         return contextlib.nullcontext()
     try:
-        check_own(run.path.parent.parent, run)
+        check_own(run.root, run)
     except StoreError:  # another user's run: local copies can be read, but no machine is contacted in that user's name
         return contextlib.nullcontext()
     return backend_for(run.record().kind).bringing_logs(run, selection)

@@ -162,7 +162,7 @@ def _output(run: RunDir, output: Output, target: Path) -> Copied | None:
 
 def copy_output(run: RunDir, output: Output, place: Path, name: str) -> Copied | None:
     """Copy one output to `place` with its executable bits. Return None if the program has deleted it meanwhile."""
-    below = run.path if run.record().is_elsewhere else None  # outputs of a local run may be outside of its folder
+    below = run.path if run.record().is_remote else None  # outputs of a local run may be outside of its folder
     copied = _grown(output.file, place, name, below)
     if copied is not None and os.access(output.file, os.X_OK):
         place.chmod(place.stat().st_mode | (place.stat().st_mode & 0o444) >> 2)

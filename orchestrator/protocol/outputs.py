@@ -88,8 +88,7 @@ class Matcher:
             return False
         if not self.include:
             return True
-        above = [path[:at] for at, char in enumerate(path) if char == "/"]
-        named = any(takes(self.include, each, is_folder=True) for each in above)
+        named = any(takes(self.include, each, is_folder=True) for each in _above(path))
         return named or takes(self.include, path, is_folder=False)
 
 

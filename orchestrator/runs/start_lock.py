@@ -23,7 +23,7 @@ from typing import Final
 from orchestrator.errors import StoreError
 from orchestrator.protocol.files import is_locked, locked_in_place
 from orchestrator.protocol.reading import read_part
-from orchestrator.runs.dependencies import QUEUE
+from orchestrator.runs.dependencies import AWAITED_PLACES
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 
@@ -36,7 +36,7 @@ SHOWS_ITSELF_SECONDS: Final = 10.0  # seconds until a started agent or job is vi
 
 def may_have_left_something(run: RunDir) -> bool:
     """Return True if a start of the run may have left files, agents or entries in a queue on a machine."""
-    return run.has_begun() or any((run.path / name).exists() for name in (QUEUE, SENDING))
+    return run.has_begun() or any((run.path / name).exists() for name in (AWAITED_PLACES, SENDING))
 
 
 def has_started_all(handle: HandleStatus | None, started: int, nodes: int) -> bool:

@@ -152,7 +152,7 @@ def plan(
         "uses_gpus": _uses_gpus(job, profile),
         "gpus": job.resources.gpus,
         "all_gpus": job.training is not None and job.training.strategy in MANY_GPUS,
-        "second_copy": profile.kind == "ssh" and not profile.shared and profile.second_copy,
+        "second_copy": getattr(profile, "second_copy", False) and not profile.shared,
         "resume": job.checkpoint.resume,
         "retry": job.retry.to_json(),
         "has_spares": bool(getattr(profile, "spares", ())),

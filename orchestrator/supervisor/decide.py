@@ -8,6 +8,7 @@ from typing import Final
 
 from orchestrator.looking.evidence import judged
 from orchestrator.outcome.restart import Relaunch, newest_start, pending_start
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.protocol.events import (
     AgentEnded,
     AgentStarted,
@@ -20,7 +21,7 @@ from orchestrator.protocol.events import (
     of,
 )
 from orchestrator.runs.start_lock import has_started_all
-from orchestrator.runs.state import HandleStatus, Verdict
+from orchestrator.runs.state import HandleStatus
 from orchestrator.supervisor.observe import Observation
 
 SAY_WHY: Final = (FoundLost, SubmitFailed, Dropped)  # after one of these events, no agent will report

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from orchestrator.backends import backend_for, kind_of
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.events import Queued, Submitted
-from orchestrator.runs.dependencies import QUEUED, is_queued
+from orchestrator.runs.dependencies import VALUES_FOR_START, is_queued
 from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS, has_started_all
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
@@ -58,7 +58,7 @@ def start(
             return
     for run in runs:
         run.append_event(Submitted())
-        (run.path / QUEUED).unlink(missing_ok=True)
+        (run.path / VALUES_FOR_START).unlink(missing_ok=True)
 
 
 def enqueue(run: RunDir, secrets: Mapping[str, str], folder: str | None = None) -> None:
@@ -69,7 +69,7 @@ def enqueue(run: RunDir, secrets: Mapping[str, str], folder: str | None = None) 
     """
     if not is_queued(run):
         run.append_event(Queued())
-        run.write(QUEUED, values_for_later(secrets, folder), private=True)
+        run.write(VALUES_FOR_START, values_for_later(secrets, folder), private=True)
 
 
 def values_for_later(secrets: Mapping[str, str], folder: str | None = None) -> dict[str, object]:
@@ -77,6 +77,15 @@ def values_for_later(secrets: Mapping[str, str], folder: str | None = None) -> d
     from orchestrator.supervisor.surroundings import surroundings
 
     return {**surroundings(secrets, folder), "secrets": dict(secrets)}
+
+
+def may_install_with_secrets(environment: object, secrets: object) -> bool:
+    """Return True if a start may need the run's secrets to install packages, because a package index may need one. The
+    supervisor's own process never has these secrets.
+
+    environment: the job's section `environment`; None if the job has no such section.
+    """
+    return environment is not None and bool(secrets)
 
 
 def _settle_interrupted_start(backend: Backend, run: RunDir) -> bool:

@@ -25,7 +25,7 @@ from orchestrator.backends.mirror import given, upload
 from orchestrator.protocol import files
 from orchestrator.protocol.places.tickets import FRESH_SECONDS
 from orchestrator.protocol.task import NodeTask, Program
-from orchestrator.runs.dependencies import QUEUE, QUEUED, is_queued
+from orchestrator.runs.dependencies import AWAITED_PLACES, VALUES_FOR_START, is_queued
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor import queue, starting
 
@@ -145,8 +145,8 @@ class Schedule:
         (run.path / "nodes").mkdir(parents=True)
         record = {"kind": "ssh", "nnodes": len(names), "world_size": count, "waits": True, "profile": profile}
         run.write("run.json", {**record, "job": {}})
-        run.write(QUEUE, {"counts": {str(node): count for node in range(len(names))}, "why": ""})
-        run.write(QUEUED, {})
+        run.write(AWAITED_PLACES, {"counts": {str(node): count for node in range(len(names))}, "why": ""})
+        run.write(VALUES_FOR_START, {})
         self.runs[name] = (run, uid, dict.fromkeys(names, count))
 
     # -- what happens

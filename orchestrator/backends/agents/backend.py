@@ -16,7 +16,7 @@ from orchestrator.backends.hosts import on_all, on_each
 from orchestrator.backends.settings import AgentsSettings
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.node.system.processes import is_alive, wait_gone
-from orchestrator.runs.dependencies import queue_place
+from orchestrator.runs.dependencies import awaited_places
 from orchestrator.transport.machine import LocalMachine, Machine, Machines, OnlyHere
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
@@ -71,7 +71,7 @@ class Agents(Backend):
         self._leave_queue(run)
 
     def _leave_queue(self, run: RunDir) -> None:
-        if queue_place(run) is None:
+        if awaited_places(run) is None:
             return
         from orchestrator.backends.places.waiting import Waiting
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import gpu_checks
+from orchestrator.backends.agents.reachability import try_connections
 from orchestrator.backends.agents.start import listed_twice
-from orchestrator.backends.agents.ways import try_ways
 from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.backends.hosts import on_all
 from orchestrator.backends.mirror import upload
@@ -189,17 +189,19 @@ def _compare_machines(
     pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
 ) -> None:
     """Check that the machines reach one another, that no machine is listed twice, and that all have the same torch."""
-    _check_ways(pool, settings, hosts, nodes)
+    _check_connections(pool, settings, hosts, nodes)
     hellos = {number: node.hello for number, node in nodes.items() if node.hello}
     for number, error in listed_twice(hosts, hellos).items():
         nodes[number].add("ssh", FAIL, error.message.partition(": ")[2], error.hint)
     _compare_versions(nodes)
 
 
-def _check_ways(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]) -> None:
+def _check_connections(
+    pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
+) -> None:
     """Try the connections that a start needs: from every node to node 0, and from every node to the next node."""
     there = {number: host for number, host in hosts.items() if nodes[number].hello}
-    tried = try_ways(pool, settings, there)
+    tried = try_connections(pool, settings, there)
     for number, problem in tried.failed.items():
         ports = "" if problem.transient else "set `ports` in the profile to a range of free ports"
         nodes[number].add("ssh" if problem.transient else "master", FAIL, problem.message, problem.hint or ports)

@@ -62,7 +62,7 @@ class Handle(Value):
         """Return the machine of each node of the plan, including nodes that take no part in this start."""
         return {number: self.by_plan_node.get(number, host) for number, host in enumerate(settings.hosts)}
 
-    def free_machines(self, settings: AgentsSettings) -> list[Host]:
+    def free_hosts(self, settings: AgentsSettings) -> list[Host]:
         """Return the profile's machines that no node uses. They may replace a lost machine."""
         from orchestrator.outcome.machines import candidates
 

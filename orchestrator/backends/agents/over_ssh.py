@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orchestrator.backends.agents.backend import Agents
 from orchestrator.backends.agents.handle import SECRETS, first_handle, read_handle
 from orchestrator.backends.base import Finding, Judge, NodeProof, Sight
-from orchestrator.backends.settings import AgentsSettings, remote_folder, workdir_of
+from orchestrator.backends.settings import WORKDIR, AgentsSettings, remote_folder, run_folder, workdir_of
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.runs.start_lock import SENDING
 
@@ -55,8 +55,8 @@ class AgentsOverSsh(Agents):
         """Return paths below the profile's `workdir`."""
         from orchestrator.specs.plan import RunPaths
 
-        top = workdir or "~/.orch"
-        folder = f"{top}/runs/{run.run_id}"
+        top = workdir or WORKDIR
+        folder = run_folder(top, run.run_id)
         return RunPaths(folder, f"{folder}/code", f"{top}/inputs", "python3", "python3")
 
     def submit(
@@ -135,7 +135,7 @@ class AgentsOverSsh(Agents):
 
         settings = AgentsSettings.of(run.record().profile)
         handle = read_handle(run) or first_handle(settings)
-        hosts, free = handle.hosts_of_plan(settings).values(), handle.free_machines(settings)
+        hosts, free = handle.hosts_of_plan(settings).values(), handle.free_hosts(settings)
         return Reserves(
             tuple(host.name for host in hosts),
             tuple(host.name for host in free),

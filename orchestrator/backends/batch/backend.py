@@ -26,9 +26,9 @@ from orchestrator.backends.batch import job
 from orchestrator.backends.batch.advice import BatchAdvice
 from orchestrator.backends.batch.site import Site
 from orchestrator.backends.hosts import on_each
-from orchestrator.backends.settings import WORKDIR, remote_folder, workdir_of
+from orchestrator.backends.settings import WORKDIR, remote_folder, run_folder, workdir_of
 from orchestrator.errors import BackendError, UsageError
-from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.outcome.scheduler import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, state_root
 from orchestrator.transport.address import HERE, parse_address
@@ -128,7 +128,7 @@ class Batch(Backend):
             top, python = top or WORKDIR, python or "python3"
         else:
             top, python = top or str(run.path.parents[1]), sys.executable
-        folder = f"{top}/runs/{run.run_id}"
+        folder = run_folder(top, run.run_id)
         self.scheduler.check_folder(folder)
         return RunPaths(folder, f"{folder}/code", f"{top}/inputs", python, python)
 

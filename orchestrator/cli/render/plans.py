@@ -89,8 +89,9 @@ def shipment_page(ships: Shipment) -> str:
 
 def _nodes(launch: LaunchPlan) -> str:
     hosts = [task.host for task in launch.tasks]
-    are_many = launch.profile["kind"] == "ssh" and len(hosts) >= FOLD_FROM
-    return f"{launch.nnodes}: {in_words(hosts)}" if are_many else str(launch.nnodes)
+    # Without an address of node 0, the hosts are not known yet.
+    lists_them = bool(launch.tasks[0].leader_addrs) and len(set(hosts)) >= FOLD_FROM
+    return f"{launch.nnodes}: {in_words(hosts)}" if lists_them else str(launch.nnodes)
 
 
 def _gang_ports(task: NodeTask) -> str:

@@ -20,7 +20,7 @@ from orchestrator.runs.start_lock import may_have_left_something
 from orchestrator.runs.store import RunDir, make_state_folder, remove_run
 from orchestrator.runs.sweeps import runs_named
 from orchestrator.supervisor.background import is_attended, start_supervisor
-from orchestrator.supervisor.starting import enqueue, start
+from orchestrator.supervisor.starting import enqueue, may_install_with_secrets, start
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -89,8 +89,8 @@ def _new_supervisor_if_needed(
     """
     if backend.pool is None or prepared.after is not None:
         return nullcontext()
-    if prepared.loaded.job.environment is not None and prepared.environment.secrets:
-        return nullcontext()  # a package index may need one of the secrets, which the supervisor must not have
+    if may_install_with_secrets(prepared.loaded.job.environment, prepared.environment.secrets):
+        return nullcontext()
     make_state_folder(root)
     if is_attended(root):
         return nullcontext()
@@ -155,7 +155,7 @@ def job_of(run: RunDir) -> str | None:
 
 def why_places_are_lacking(run: RunDir) -> str:
     """Return why a queued run waits for GPUs or slots of shared hosts; "" if it does not wait for them."""
-    kept = dependencies.queue_place(run) if dependencies.is_queued(run) else None
+    kept = dependencies.awaited_places(run) if dependencies.is_queued(run) else None
     return str(kept["why"]) if kept is not None else ""
 
 

@@ -263,12 +263,14 @@ def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str
     try:
         for run in runs:
             run.append_event(Queued())
-        write_durably(folder / dependencies.QUEUED, json.dumps(values_for_later(secrets)).encode(), private=True)
+        write_durably(
+            folder / dependencies.VALUES_FOR_START, json.dumps(values_for_later(secrets)).encode(), private=True
+        )
         for run in runs:
-            share(folder, run, (dependencies.QUEUED,))
+            share(folder, run, (dependencies.VALUES_FOR_START,))
     except BaseException:  # also after an interrupt
         for run in runs:
             remove_run(root, run)
         raise
     finally:
-        (folder / dependencies.QUEUED).unlink(missing_ok=True)
+        (folder / dependencies.VALUES_FOR_START).unlink(missing_ok=True)

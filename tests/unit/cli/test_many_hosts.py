@@ -13,10 +13,11 @@ from orchestrator.cli.render import plans, results, runs
 from orchestrator.errors import BackendError
 from orchestrator.operations.diff import Comparison, Row
 from orchestrator.operations.submission.init import profile_from_hosts
+from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Verdict
 from orchestrator.protocol.events import read_events
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.state import Cause, NodeState, NodeStatus, Outcome, RunStatus, Verdict
+from orchestrator.runs.state import RunStatus
 from orchestrator.specs.documents.loader import load
 from orchestrator.specs.plan import RunPaths, differences, plan
 

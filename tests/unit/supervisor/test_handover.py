@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import BackendError, OrchError, PlacesTakenError, SpecError, StoreError, UsageError
-from orchestrator.runs.dependencies import QUEUED, is_queued
+from orchestrator.runs.dependencies import VALUES_FOR_START, is_queued
 from orchestrator.runs.start_lock import being_started
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.supervisor import handover, starting
@@ -85,7 +85,7 @@ def test_a_run_whose_places_are_taken_is_queued_by_whoever_starts_it(
 ) -> None:
     assert answered(monkeypatch, Refusing(PlacesTakenError("taken", "wait")), run) == {"started": True}
     assert is_queued(run)
-    held = run.read(QUEUED)
+    held = run.read(VALUES_FOR_START)
     assert held is not None
     assert held["secrets"] == {"TOKEN": "t"}
     assert held["folder"] == "/home/of/the/submit"

@@ -19,7 +19,7 @@ from orchestrator.backends.slurm.script import cores_per_node
 from orchestrator.cli.output import what_is_left
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.looking.state import state_of
-from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.outcome.scheduler import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run, remove_run
 from tests.events import event
 from tests.machines import FakeMachine, Said

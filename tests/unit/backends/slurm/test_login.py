@@ -24,7 +24,7 @@ from orchestrator.backends.slurm.scheduler import Slurm, through_login
 from orchestrator.errors import UsageError
 from orchestrator.node.server import run_program
 from orchestrator.node.server.request import RefusedError
-from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.outcome.scheduler import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import plan
