@@ -150,6 +150,7 @@ class RunDir:
         files = listing.get("files") if listing is not None else None
         return files if isinstance(files, dict) else {}
 
+    @property
     def has_begun(self) -> bool:
         """Return True if a start of the run has begun. The start may also have ended or been interrupted."""
         return os.path.exists(f"{self.path}/handle.json")

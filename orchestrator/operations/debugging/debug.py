@@ -15,8 +15,8 @@ from orchestrator.operations.export import check_number
 from orchestrator.prepare.prepare import Prepared, Request
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
-from orchestrator.specs.plan import nproc_by_node
 from orchestrator.specs.program import program_of
+from orchestrator.specs.validation import world_size
 from orchestrator.transport.forwarding import LOOPBACK, Forwarding
 
 SETTINGS: Final[Mapping[str, Any]] = MappingProxyType(
@@ -37,10 +37,8 @@ def debug_request(request: Request, rank: int) -> Request:
 def check_debug(prepared: Prepared) -> None:
     """Raise UsageError if the requested rank can't be debugged."""
     job, rank = prepared.loaded.job, prepared.debug_rank
-    counts = nproc_by_node(prepared.profile)
-    known = [count for count in counts if count is not None]
-    if rank is not None and len(known) == len(counts):
-        check_number("the run", "rank", rank, sum(known))
+    if rank is not None and (count := world_size(prepared.profile)) is not None:
+        check_number("the run", "rank", rank, count)
     if job.launcher in ("torchrun", "accelerate"):
         raise UsageError(
             f"{job.launcher} starts the ranks itself, so orch can't make one of them wait for a debugger",

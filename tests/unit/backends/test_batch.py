@@ -272,7 +272,7 @@ def test_runs_that_need_different_resources_are_no_array(site: Site, monkeypatch
     runs = points(site, 2)
     with pytest.raises(UsageError, match="share one array of Toy, but these runs need different resources: memory"):
         submit_all(site, runs)
-    assert not any(run.has_begun() for run in runs)
+    assert not any(run.has_begun for run in runs)
 
 
 def test_the_number_of_a_job_is_cancelled_on_its_own_login_node_alone(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_a_log_that_is_looked_at_comes_from_the_machine_that_its_node_has_by_now
     (run.node(0) / "events.jsonl").write_text(
         '{"kind": "go", "node": 0, "attempt": 0, "world_size": 2, "nproc": [2]}\n'
     )
-    with AgentsOverSsh().bringing_logs(run, Selection(1)):
+    with mirror.watching_logs(run, AgentsOverSsh().sources(run, present=True), Selection(1)):
         assert both.acquire(timeout=PATIENCE)
         handle(1, N2, N3).write(run)
         assert both.acquire(timeout=PATIENCE)
