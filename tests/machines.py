@@ -31,7 +31,9 @@ class Health(StrEnum):
     SLOW = "slow"  # it answers each request when `wake` is set
 
 
-WRITES = frozenset({"write_file", "unpack", "start_agent", "prepare_array_run", "install_environment"})
+WRITES = frozenset({
+    "write_file", "begin_file", "write_piece", "unpack", "start_agent", "prepare_array_run", "install_environment",
+})  # fmt: skip
 
 
 @dataclass

@@ -56,7 +56,9 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "remove": {"removed": bool},
     },
     "writing": {
-        "write_file": {"size": int},
+        "write_file": {},
+        "begin_file": {"size": int},
+        "write_piece": {},
         "prepare_array_run": {},
     },
     "checkpoints": {

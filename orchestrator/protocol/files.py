@@ -230,7 +230,7 @@ def locked_in_place(path: str | Path) -> Iterator[int]:
     while True:
         with open(open_own(path, _SHARED), "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if _is_at(file.fileno(), path):
+            if is_at(file.fileno(), path):
                 yield file.fileno()
                 return
 
@@ -250,7 +250,8 @@ def is_locked(path: str | Path) -> bool:
     return False
 
 
-def _is_at(descriptor: int, path: str | Path) -> bool:
+def is_at(descriptor: int, path: str | Path) -> bool:
+    """Return whether an open file is the file that is now at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
