@@ -63,7 +63,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "checkpoints": {
         "saved": {"newest": {"step?": (int, None), "saved?": float}, "given": bool},
-        "put_in_place": {},
+        "commit_files": {},
     },
     "container": {
         "container": {"version": str, "rootless": bool, "image_id": (str, None)},
