@@ -154,6 +154,7 @@ class SshProcess(Carrier):
         """Close the connection, so that the command on the machine reads the end of its input."""
         self.process.terminate()
         super().close()
+        self.process.wait()
 
 
 def _in_words(address: Address, said: str) -> BackendError:

@@ -15,6 +15,7 @@ from typing import Final
 from orchestrator.errors import UsageError
 from orchestrator.protocol.quantities import size
 from orchestrator.runs.files.ignore_rules import LeftOut, Rules, measure_left_out, unreadable
+from orchestrator.runs.files.laid_files import lay
 
 # Folders in the home folder with credentials, which are never shipped as code.
 _CREDENTIALS: Final = (".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker")
@@ -125,6 +126,18 @@ def ignored_paths(code_dir: Path, ignore_file: str) -> list[str]:
     for _ in _walk(code_dir, None, Rules.of(code_dir, ignore_file), ignored):
         pass
     return ignored
+
+
+def lay_ignored(
+    code_dir: Path, copy: Path, ignore_file: str, max_size: int, ignored: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Add the ignored files of the code folder to the copy. Return the checkpoints that were linked instead of being
+    copied. If `ignored` is None, the folder is searched for files that match an ignore pattern.
+    """
+    if ignored is None:
+        paths = ignored_paths(code_dir, ignore_file) if code_dir.is_dir() else ()
+        ignored = [path for path in paths if not os.path.lexists(copy / path)]
+    return lay(code_dir.resolve(), copy, ignored, max_size) if ignored else ()
 
 
 def _survey(
