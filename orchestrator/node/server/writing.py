@@ -7,12 +7,15 @@ import hashlib
 import os
 import threading
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
-from orchestrator.protocol.arriving import Arriving
 from orchestrator.protocol.files import PRIVATE, write_atomic, write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, node_folder
+
+if TYPE_CHECKING:  # loads concurrent.futures, for which no submit on this machine must wait
+    from orchestrator.protocol.arriving import Arriving
 
 
 @dataclass
@@ -44,6 +47,8 @@ def begin_file(request: Request, _: bytes) -> Answer:
 
     version: identifies the contents. size: the file's size in bytes. sender: a random name for this transfer.
     """
+    from orchestrator.protocol.arriving import Arriving
+
     path, size = at_user(request["path"]), int(request["size"])
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     try:

@@ -15,7 +15,6 @@ from typing import Final
 from orchestrator.errors import UsageError
 from orchestrator.protocol.quantities import size
 from orchestrator.runs.files.ignore_rules import LeftOut, Rules, measure_left_out, unreadable
-from orchestrator.runs.files.laid_files import lay
 
 # Folders in the home folder with credentials, which are never shipped as code.
 _CREDENTIALS: Final = (".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker")
@@ -137,7 +136,11 @@ def lay_ignored(
     if ignored is None:
         paths = ignored_paths(code_dir, ignore_file) if code_dir.is_dir() else ()
         ignored = [path for path in paths if not os.path.lexists(copy / path)]
-    return lay(code_dir.resolve(), copy, ignored, max_size) if ignored else ()
+    if not ignored:
+        return ()
+    from orchestrator.runs.files.laid_files import lay
+
+    return lay(code_dir.resolve(), copy, ignored, max_size)
 
 
 def _survey(
