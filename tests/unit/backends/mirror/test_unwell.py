@@ -25,7 +25,7 @@ from tests.unit.backends.mirror.test_checkpoints import checkpoint
 from tests.unit.backends.mirror.test_cuts import GROWING, files
 
 LARGE = os.urandom(2_500_000)
-WRITING, COMMITTING = "write_file write_piece", "put_in_place commit_files"
+WRITING = "write_file write_piece"
 LATE = [Health.HUNG, Health.SLOW]
 UNWELL = [*LATE, Health.FULL]
 WORDS = {Health.HUNG: "no answer within", Health.SLOW: "no answer within", Health.FULL: "No space left on device"}
@@ -76,7 +76,7 @@ def test_a_checkpoint_that_was_given_in_part_has_no_commit_and_is_given_again(tm
     assert whole(target) == files(source)
 
 
-@pytest.mark.parametrize("since", ["saved", WRITING, COMMITTING])
+@pytest.mark.parametrize("since", ["saved", WRITING, "commit_files"])
 @pytest.mark.parametrize("health", LATE)
 def test_a_foreign_checkpoint_appears_whole_or_not_at_all(tmp_path: Path, health: Health, since: str) -> None:
     run = run_with(tmp_path)
