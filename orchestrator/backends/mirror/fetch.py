@@ -13,7 +13,7 @@ from orchestrator.backends.mirror.policy import Policy
 from orchestrator.errors import BackendError
 from orchestrator.node.server.sending import HASH_BYTES, PATIENCE
 from orchestrator.protocol.arriving import PIECE, Arriving
-from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotInstalledError
+from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
 from orchestrator.transport.machine import CALL_SECONDS, SLOWEST, Machine
 
 ON_THE_WAY: Final = 3  # requests that are sent before the first of them is answered
@@ -49,7 +49,7 @@ class Wanted:
 @dataclass(frozen=True)
 class Landed:
     """The result for one file: its hash, size and time if it was fetched or was already on this machine. If it could
-    not be written, `problem` is the error.
+    not be written, `problem` is the error. `is_continued`: an interrupted copy had left its first bytes.
 
     If there is neither a hash nor an error, the file was changed or removed on the other machine during the fetch.
     """
@@ -59,6 +59,7 @@ class Landed:
     size: int = 0
     mtime_ns: int = 0
     is_known: bool = False
+    is_continued: bool = False
     problem: OSError | None = None
 
 
@@ -138,10 +139,9 @@ class _File:
         algorithm = wanted.checksum.algorithm if wanted.checksum else Algorithm.SHA256
         self.most = wanted.size + ROOM * (not policy.continued)
         size = wanted.size if policy.continued else 0  # the most that an interrupted copy may have left
-        try:
-            self.arriving = Arriving(wanted.target, wanted.version, size, algorithm, durable=policy.durable)
-        except NotInstalledError as error:
-            raise BackendError(f"{wanted.target} can't be verified: {error}") from error
+        self.arriving = Arriving(
+            wanted.target, wanted.version, size, algorithm, durable=policy.durable, mode=policy.mode
+        )
         self.was_begun = self.arriving.size > 0
 
     @property
@@ -186,13 +186,13 @@ class _File:
         is_whole = self.is_right and arriving.size == row.size and (checksum is None or checksum.hex == digest)
         if arriving.problem is None and not is_whole:
             arriving.drop()
-            return Landed(self.wanted)
+            return Landed(self.wanted, is_continued=self.was_begun)
         try:
             mode = 0o700 if self.wanted.executable else None
             arriving.finish(row.mtime_ns if self.policy.hashed else None, mode)
         except OSError as error:
             return Landed(self.wanted, problem=error)
-        return Landed(self.wanted, digest, row.size, row.mtime_ns)
+        return Landed(self.wanted, digest, row.size, row.mtime_ns, is_continued=self.was_begun)
 
 
 class _Request:
