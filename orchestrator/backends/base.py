@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +17,6 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.outcome.scheduler import SchedulerStatus
     from orchestrator.outcome.verdict import Unreachable
     from orchestrator.protocol.task import NodeTask
-    from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.job_use import JobUse
     from orchestrator.runs.restarts.recovery import Reserves
     from orchestrator.runs.store import RunDir
@@ -243,15 +241,14 @@ class Backend(ABC):
     def wait(self, run: RunDir, timeout: float) -> None:
         """Wait until the run's files or agents have changed, for `timeout` seconds at most."""
 
-    def sources(self, run: RunDir) -> list[Source]:
+    def sources(self, run: RunDir, *, present: bool = False) -> list[Source]:
         """Return the machines that have files of the run's nodes. The list is empty if the nodes write into the run's
         folder on this machine, or if nothing has been started yet.
+
+        present: return one source for each node. It uses the machine that the node has at the moment of a request,
+        because a relaunch may move the node to another machine.
         """
         return []
-
-    def bringing_logs(self, run: RunDir, selection: Selection) -> AbstractContextManager[None]:
-        """While the context lasts, copy the chosen logs to this machine as they grow. The default copies nothing."""
-        return nullcontext()
 
     @abstractmethod
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""orch doctor and orch nodes: checks a profile's machines, and lists who uses them."""
+"""orch doctor, orch nodes and orch queue: check a profile's machines, and list who uses them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from orchestrator.specs.kinds import kind_named
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Check
+    from orchestrator.runs.shared_hosts import SharedRun
     from orchestrator.specs.profiles import AnyProfile
 
 
@@ -54,3 +55,22 @@ def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
     if not found:
         raise UsageError("you have no profile of other machines", "orch init --host NAME writes one")
     return found
+
+
+def shared_runs(profile: AnyProfile) -> tuple[list[SharedRun], list[str]]:
+    """Return the runs on the hosts of an ssh profile (and on its spare hosts), and an error message for each host
+    that did not answer.
+    """
+    from orchestrator.runs.shared_hosts import runs_on
+    from orchestrator.specs.kinds import kind_named
+
+    if profile.kind != "ssh":
+        hint = (
+            "use the scheduler's own command to see its queue"
+            if kind_named(profile.kind).scheduler
+            else "name an ssh profile"
+        )
+        raise UsageError(f"orch queue needs an ssh profile, and this one is of kind {profile.kind}", hint)
+    found = backend_of(profile).holdings(profile)
+    problems = [str(each["problem"]) for each in found if "problem" in each]
+    return runs_on({each["host"]: each for each in found if "problem" not in each}), problems

@@ -170,6 +170,16 @@ def _as_range(group: Sequence[Sequence[str]]) -> str:
     return f"{head}[{','.join(ranges([pieces[place] for pieces in group]))}]{tail}"
 
 
+def spans(numbers: Iterable[int]) -> str:
+    """Return numbers, sorted, as spans such as `0-11, 13`."""
+    return ", ".join(ranges([str(number) for number in sorted(numbers)]))
+
+
+def span(first: object, last: object) -> str:
+    """Return the numbers from `first` to `last` as `3-7`, or as `3` if they are equal."""
+    return str(first) if first == last else f"{first}-{last}"
+
+
 def ranges(numbers: Sequence[str]) -> list[str]:
     """Return numbers in order. Consecutive numbers with equally many digits are joined as `first-last`."""
     parts: list[list[str]] = []
@@ -178,4 +188,4 @@ def ranges(numbers: Sequence[str]) -> list[str]:
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    return [first if first == last else f"{first}-{last}" for first, last in parts]
+    return [span(first, last) for first, last in parts]

@@ -36,7 +36,7 @@ SHOWS_ITSELF_SECONDS: Final = 10.0  # seconds until a started agent or job is vi
 
 def may_have_left_something(run: RunDir) -> bool:
     """Return True if a start of the run may have left files, agents or entries in a queue on a machine."""
-    return run.has_begun() or any((run.path / name).exists() for name in (AWAITED_PLACES, SENDING))
+    return run.has_begun or any((run.path / name).exists() for name in (AWAITED_PLACES, SENDING))
 
 
 def has_started_all(handle: HandleStatus | None, started: int, nodes: int) -> bool:

@@ -54,7 +54,7 @@ def drop(run: RunDir, reason: str) -> bool:
     with being_started(run):
         if not is_queued(run):
             return False
-        if run.has_begun():  # the process that began the start was killed
+        if run.has_begun:  # the process that began the start was killed
             backend_for(run.record().kind).clean_up(run)
         run.append_event(Dropped(reason))
         (run.path / VALUES_FOR_START).unlink()
@@ -110,7 +110,7 @@ def may_start(run: RunDir) -> bool:
     """
     with being_started(run):  # a process that drops the run waits for this lock, and then removes these tickets
         waiting = _waiting(run)
-        if not is_queued(run) or waiting is None or run.has_begun():
+        if not is_queued(run) or waiting is None or run.has_begun:
             return is_queued(run)
         try:
             return waiting.join()
@@ -228,7 +228,7 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
             plan, held = recorded_start(run)
             start([run], [plan], held["secrets"], held["credentials"])
         except OrchError as error:
-            if error.transient and (run.has_begun() or (run.path / AWAITED_PLACES).exists()):
+            if error.transient and (run.has_begun or (run.path / AWAITED_PLACES).exists()):
                 raise  # the supervisor tries again
             if error.transient and not is_last_try:
                 return False

@@ -13,10 +13,10 @@ from typing import Final
 
 from orchestrator.backends import backend_for
 from orchestrator.backends.base import Backend
-from orchestrator.looking.state import explained
 from orchestrator.outcome.verdict import Verdict
 from orchestrator.protocol.events import CleanedUp, Dropped, FoundLost, StartingAgain
 from orchestrator.runs.files.file_cache import FileCache
+from orchestrator.runs.missing_files import explained
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir, check_own, retire, tidy

@@ -48,7 +48,7 @@ def start(
     `folder` is the folder in which the runs were submitted, or None for this process's folder.
     """
     backend, first = backend_for(kind_of(plans[0].profile)), runs[0]
-    if not (first.has_begun() and _settle_interrupted_start(backend, first)):
+    if not (first.has_begun and _settle_interrupted_start(backend, first)):
         pairs = [credentials_for(plan.nnodes) if credentials is None else credentials for plan in plans]
         tasks = [with_credentials(plan.tasks, pair, secrets) for plan, pair in zip(plans, pairs, strict=True)]
         try:  # the backend writes handle.json before and after it starts the agents

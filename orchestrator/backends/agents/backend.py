@@ -64,7 +64,7 @@ class Agents(Backend):
         try:
             Start(self.machines, run, settings, hosts).begin(mine, tuple(hosts))
         except PlacesTakenError:
-            if run.has_begun():  # an interrupted start has left the handle
+            if run.has_begun:  # an interrupted start has left the handle
                 self._end_processes(run)  # a run that waits holds no places
                 (run.path / "handle.json").unlink()
             raise

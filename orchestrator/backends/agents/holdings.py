@@ -43,21 +43,21 @@ def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, d
     run's remains if `judge` permits it.
     """
     machines, workdir = settings.all_hosts, settings.workdir
+    found: dict[int, list[Finding]] = {number: [] for number in machines}
 
-    def one(_: int, host: Host) -> list[Finding]:
-        session = pool.session(host.address, workdir)
+    def one(number: int, host: Host) -> None:
+        session, rows = pool.session(host.address, workdir), found[number]
         # `hello` refuses a folder that others can write into, because records that others wrote can't be trusted.
         session.call("hello", workdir=workdir, shared_parent=settings.shared_parent)
         runs = session.call("leftovers", workdir=workdir)[0]["runs"]
         named = {run_id_from(each, session.name): left for each, left in runs.items()}
         ruled = {run_id: ruling for run_id, left in named.items() if (ruling := judge(run_id, left["agent"]))}
-        found = [
-            _end(session, workdir, run_id, runs[run_id], ruling, dry_run=dry_run) for run_id, ruling in ruled.items()
-        ]
-        return found if dry_run else [*found, *tidy_cache(session, workdir)]
+        for run_id, ruling in ruled.items():
+            rows.append(_end(session, workdir, run_id, runs[run_id], ruling, dry_run=dry_run))
+        rows += [] if dry_run else tidy_cache(session, workdir)
 
-    done, failed = on_all(one, machines)
-    rows = [finding for number in sorted(done) for finding in done[number]]
+    _, failed = on_all(one, machines)
+    rows = [finding for number in sorted(found) for finding in found[number]]
     lost = [Finding("host", machines[number].name, "kept", failed[number].message) for number in sorted(failed)]
     return [*rows, *lost]
 

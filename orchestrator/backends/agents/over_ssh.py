@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orchestrator.backends.agents.backend import Agents
 from orchestrator.backends.agents.handle import SECRETS, first_handle, read_handle
 from orchestrator.backends.base import Finding, Judge, NodeProof, Sight
+from orchestrator.backends.hosts import connections, on_all
 from orchestrator.backends.settings import WORKDIR, AgentsSettings, remote_folder, run_folder, workdir_of
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.runs.start_lock import SENDING
@@ -21,7 +22,6 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.backends.settings import Host
     from orchestrator.outcome.restart import Relaunch
     from orchestrator.protocol.task import NodeTask
-    from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.restarts.recovery import Reserves
     from orchestrator.runs.store import RunDir
     from orchestrator.specs.plan import LaunchPlan, RunPaths
@@ -43,8 +43,6 @@ class AgentsOverSsh(Agents):
     is_remote = relaunches = True
 
     def __init__(self, pool: ConnectionPool | None = None) -> None:
-        from orchestrator.backends.hosts import connections
-
         self.pool = pool or connections()
         self._watchers: dict[str, AgentsWatcher] = {}
         self._lock = threading.Lock()
@@ -98,8 +96,6 @@ class AgentsOverSsh(Agents):
         """After a failed start that has not written handle.json, remove the files that were sent to the machines."""
         if read_handle(run) is not None:
             return
-        from orchestrator.backends.hosts import on_all
-
         settings = AgentsSettings.of(run.record().profile)
 
         def one(_: int, host: Host) -> None:
@@ -172,20 +168,13 @@ class AgentsOverSsh(Agents):
         else:
             self.watcher(run).wait(timeout)
 
-    def sources(self, run: RunDir) -> list[Source]:
-        """Return the machines of the current start, and those of earlier starts."""
-        from orchestrator.backends.agents.watcher import former_sources, sources
+    def sources(self, run: RunDir, *, present: bool = False) -> list[Source]:
+        """Return the machines of the current start, and those of earlier starts; or each node's present machine."""
+        from orchestrator.backends.agents.watcher import current_sources, former_sources, sources
 
+        if present:
+            return current_sources(run, self.pool)
         return [*sources(run, self.pool), *former_sources(run, self.pool)]
-
-    @contextlib.contextmanager
-    def bringing_logs(self, run: RunDir, selection: Selection) -> Iterator[None]:
-        """While the context lasts, copy the chosen logs to this machine. Only machines with such logs are contacted."""
-        from orchestrator.backends.agents.watcher import current_sources
-        from orchestrator.backends.mirror.watching import watching_logs
-
-        with watching_logs(run, current_sources(run, self.pool), selection):
-            yield
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the command that runs on the node's current machine, by ssh or by the scheduler's own command."""
@@ -210,8 +199,6 @@ class AgentsOverSsh(Agents):
     def _on_machines(
         self, run: RunDir, work: Callable[[int | None, Machine, str], T], without: Collection[int] = ()
     ) -> tuple[dict[int, T], dict[int, BackendError]]:
-        from orchestrator.backends.hosts import on_all
-
         handle = read_handle(run)
         if handle is None or not (profile := run.record().profile):
             return {}, {}

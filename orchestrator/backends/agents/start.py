@@ -5,7 +5,7 @@ part, no agent is started.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,7 +65,7 @@ class Start:
             state = HandleStatus.INTENT if failed else HandleStatus.SUBMITTED
             replace(handle, state=state, agents=agents).write(self.run)
             if failed and tasks[0].start > 0:
-                self._take_back(agents, tasks[0].start)
+                self._take_back(tasks[0].start)
                 replace(handle, agents={}).write(self.run)
             if failed:
                 raise all_of(failed)
@@ -163,16 +163,16 @@ class Start:
         names = tuple(host.name for host in self._hosts_in_order())
         return tuple(replace(task, leader_addrs=addresses, hosts=names) for task in tasks)
 
-    def _take_back(self, nodes: Collection[int], start: int) -> None:
-        """End the agents that this start has started on these nodes, because the start is repeated on other
-        machines.
+    def _take_back(self, start: int) -> None:
+        """End the agents of this start, because the start is repeated on other machines. A machine that failed may have
+        started its agent too, if only its answer was lost.
         """
         folder = run_folder(self.settings.workdir, self.run.run_id)
 
         def end(node: int, _: Host) -> None:
             self.machine(node).call("clean_up", run_dir=folder, run_id=self.run.run_id, node=node, undo=start)
 
-        on_all(end, {node: self.hosts[node] for node in nodes})  # the next try detects a machine that is lost meanwhile
+        on_all(end, self.hosts)  # the next try detects a machine that is lost meanwhile
 
 
 def listed_twice(hosts: Mapping[int, Host], facts: Mapping[int, Mapping[str, Any]]) -> dict[int, BackendError]:

@@ -15,7 +15,6 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -25,7 +24,7 @@ from orchestrator.backends.base import Backend, Check, Finding, Judge, NodeProof
 from orchestrator.backends.batch import job
 from orchestrator.backends.batch.advice import BatchAdvice
 from orchestrator.backends.batch.site import Site
-from orchestrator.backends.hosts import on_each
+from orchestrator.backends.hosts import connections, on_each
 from orchestrator.backends.settings import WORKDIR, remote_folder, run_folder, workdir_of
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.outcome.scheduler import SchedulerStatus
@@ -38,7 +37,6 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.backends.batch.scheduler import Folder, Scheduler
     from orchestrator.backends.mirror.watching import RunWatcher, Source
     from orchestrator.protocol.task import NodeTask
-    from orchestrator.runs.files.logs import Selection
     from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.machine import Machine
@@ -56,10 +54,7 @@ class Batch(Backend):
 
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         self.scheduler, self.is_remote, self.advice = scheduler, is_remote, BatchAdvice(self)
-        if is_remote:
-            from orchestrator.backends.hosts import connections
-
-            self.pool = connections()
+        self.pool = connections() if is_remote else None
         self._sites: dict[tuple[str, str, bool], Site] = {}
         self._watchers: dict[str, RunWatcher] = {}
         self._lock = threading.Lock()
@@ -98,7 +93,9 @@ class Batch(Backend):
         try:
             found = site.machine().call("interpreter", python=python)[0]
         except BackendError as error:
-            raise BackendError(error.message, error.hint or OTHER_PYTHON, transient=error.transient) from error
+            if error.transient:
+                raise
+            raise BackendError(error.message, error.hint or OTHER_PYTHON) from error
         problem = ""
         who, *least = self.scheduler.needs_python
         if tuple(map(int, found["python"].split(".")[:2])) < tuple(least):
@@ -206,7 +203,7 @@ class Batch(Backend):
         if self.is_remote:
             if (seen := job.recorded_status(run, self.scheduler)) is not None:
                 return seen
-            if not run.has_begun():
+            if not run.has_begun:
                 return SchedulerStatus("none")
         return job.scheduler_status(self.site_of(run), run, ident)
 
@@ -241,33 +238,25 @@ class Batch(Backend):
         The end of a job that has begun is recorded elsewhere, after all files that the job wrote have been copied.
         """
         status = job.scheduler_status(site, run)
-        if job.may_be_requeued(site, run) or (status.phase == "ended" and self._has_begun(site, run)):
+        if job.may_be_requeued(site, run) or (status.phase == "ended" and self._job_has_begun(site, run)):
             return None
         # Record it before any events arrive: events of a job that waits would belong to an earlier start.
         job.record_status(run, self.scheduler, status)
         return status.phase if status.phase != "active" else None
 
-    def _has_begun(self, site: Site, run: RunDir) -> bool:
+    def _job_has_begun(self, site: Site, run: RunDir) -> bool:
         """Return True if the run's job has written a file. Raises BackendError if the login node is unreachable."""
         folder = self.scheduler.folder
         reply, _ = site.machine().call("has_begun", run_dir=remote_folder(run), folder=folder)
         return bool(reply["begun"])
 
-    def sources(self, run: RunDir) -> list[Source]:
+    def sources(self, run: RunDir, *, present: bool = False) -> list[Source]:
         """Return the login node, which has the files of all nodes; an empty list without a login node."""
-        if not self.is_remote or not run.has_begun():
+        if not self.is_remote or not (present or run.has_begun):
             return []
         from orchestrator.backends.batch.watcher import source_of
 
         return [source_of(run, self.site_of(run))]
-
-    def bringing_logs(self, run: RunDir, selection: Selection) -> AbstractContextManager[None]:
-        """While the context lasts, copy the chosen logs from the login node as they grow."""
-        if not (sources := self.sources(run)):
-            return contextlib.nullcontext()
-        from orchestrator.backends.mirror.watching import watching_logs
-
-        return watching_logs(run, sources, selection)
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the argv that runs the command in the run's job, which must be active. With a login node, the argv
@@ -311,7 +300,7 @@ class Batch(Backend):
         """End the job, and return for each node whether processes remain. If the login node is unreachable, report
         every node as unreachable.
         """
-        if not run.has_begun():
+        if not run.has_begun:
             return []
         site = self.site_of(run)
         proofs = job.end(site, run)
@@ -327,13 +316,13 @@ class Batch(Backend):
             watcher = self._watchers.pop(run.run_id, None)
         if watcher is not None:
             watcher.stop()
-        if not self.is_remote or not run.has_begun():
+        if not self.is_remote or not run.has_begun:
             return
         from orchestrator.backends.mirror.watching import finish
 
         site = self.site_of(run)
         job.wait_for_end(site, run)  # its batch shell outlives the agents by a moment
-        if watcher is None and not self._has_begun(site, run):
+        if watcher is None and not self._job_has_begun(site, run):
             site.machine().call("remove", run_dir=remote_folder(run), run_id=run.run_id)
         else:
             finish(run, self.sources(run))

@@ -20,7 +20,7 @@ from orchestrator.cli.render.tables import (
 )
 from orchestrator.outcome.verdict import NodeState, NodeStatus, Outcome, Verdict
 from orchestrator.protocol.hostlist import fold as fold_hosts
-from orchestrator.protocol.hostlist import in_words, nodes_in_words
+from orchestrator.protocol.hostlist import in_words, nodes_in_words, span
 from orchestrator.protocol.quantities import duration, number, rate, size
 from orchestrator.runs.state import AttemptSummary, Recovery, RunState, RunStatus
 
@@ -322,14 +322,10 @@ def _nodes_table(state: RunState, width: int | None) -> str:
     rows = []
     for nodes in alike(state.nodes, lambda node: (said(node), node.ranks is None, ends(node))):
         first, last = nodes[0], nodes[-1]
-        number = _span(first.node, last.node)
-        ranks = _span(first.ranks[0], last.ranks[1] - 1) if first.ranks and last.ranks else "-"
+        number = span(first.node, last.node)
+        ranks = span(first.ranks[0], last.ranks[1] - 1) if first.ranks and last.ranks else "-"
         rows.append([number, in_words(dict.fromkeys(node.host for node in nodes)), said(first), ranks, ends(first)])
     return table(["NODE", "HOST", "STATE", "RANKS", "EXIT"], rows, width=width)
-
-
-def _span(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
 
 
 def notify_lines(told: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -19,7 +19,7 @@ from orchestrator.runs.record import SweepPoint
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.plan import LaunchPlan
 from orchestrator.transport.machine import Output
-from tests.machines import FakeMachine, Health, Said
+from tests.machines import FakeMachine, FakePool, Health, Said
 
 from .slurm.test_script import launch
 
@@ -153,13 +153,65 @@ def test_a_job_is_queued_seen_and_ended(site: Site) -> None:
     assert site.backend.look(site.run).alive == dict.fromkeys(range(3), False)
 
 
-def test_a_machine_that_dies_makes_nothing_gone(site: Site) -> None:
+@pytest.mark.parametrize("health", [Health.DEAD, Health.HUNG, Health.SLOW])
+def test_a_machine_that_does_not_answer_makes_nothing_gone_and_is_named(site: Site, health: Health) -> None:
     site.submit()
-    site.machine.health = Health.DEAD
+    site.machine.health = health
     site.backend.site({}).queue(fresh=True)
     seen = site.backend.look(site.run)
     assert seen.alive == dict.fromkeys(range(3), None)
+    assert seen.scheduler is not None
+    assert seen.scheduler.detail.startswith("Toy can't be asked: this machine: ")
     assert [proof.is_unreachable for proof in site.backend.clean_up(site.run)] == [True] * 3
+    site.machine.health = Health.WELL
+    assert [proof.is_clean for proof in site.backend.clean_up(site.run)] == [True] * 3
+    assert site.jobs == "7 E j-abc234"
+
+
+@pytest.mark.parametrize("since", ["missing_programs", "write_file", "prepare_array_run"])
+@pytest.mark.parametrize("health", [Health.DEAD, Health.HUNG, Health.SLOW, Health.FULL])
+def test_no_job_is_submitted_if_the_machine_does_not_take_its_files(site: Site, health: Health, since: str) -> None:
+    site.machine.health, site.machine.since = health, since
+    with pytest.raises(BackendError, match=r"^this machine: ") as refused:
+        site.submit()
+    assert refused.value.transient == (health is not Health.FULL)
+    assert site.ran == []
+    assert (site.run.read("handle.json") or {}).get("job") is None
+
+
+@pytest.mark.parametrize(("health", "jobs"), [(Health.SLOW, "7 Q j-abc234"), (Health.HUNG, "")])
+def test_a_submit_whose_answer_comes_too_late_is_settled_by_the_queue_later(
+    site: Site, health: Health, jobs: str
+) -> None:
+    site.machine.health, site.machine.since = health, "run_program"
+    site.submit()
+    assert site.run.read("handle.json") == {"state": "intent"}
+    assert site.backend.look(site.run).alive == dict.fromkeys(range(3), None)
+    site.machine.health = Health.WELL
+    site.see(site.jobs)
+    assert site.jobs == jobs
+    seen = site.backend.look(site.run).scheduler
+    assert seen is not None
+    assert seen.phase == ("waiting" if jobs else "none")
+
+
+def test_a_full_disk_keeps_no_job_from_being_seen_and_ended(site: Site) -> None:
+    site.submit()
+    site.machine.health = Health.FULL
+    site.see("7 R j-abc234")
+    assert site.backend.look(site.run).alive == dict.fromkeys(range(3), True)
+    assert [proof.is_clean for proof in site.backend.clean_up(site.run)] == [True] * 3
+    assert site.jobs == "7 E j-abc234"
+
+
+@pytest.mark.parametrize("health", [Health.WELL, Health.HUNG, Health.SLOW])
+def test_a_login_node_that_does_not_answer_is_not_blamed_for_its_python(health: Health) -> None:
+    backend, far = Batch(Toy(), is_remote=True), FakeMachine("far", health=health)
+    far.answers["interpreter"] = BackendError("far: /opt/python can't be started")
+    backend.pool = FakePool(far)  # type: ignore[assignment]
+    with pytest.raises(BackendError, match=r"^far: ") as refused:
+        backend.check_python(backend.site({"login": "far"}), "/opt/python")
+    assert ("python" in refused.value.hint) == (health is Health.WELL)
 
 
 def test_a_refusal_is_the_programs_own_words_unless_the_scheduler_explains_it(site: Site) -> None:
@@ -220,7 +272,7 @@ def test_runs_that_need_different_resources_are_no_array(site: Site, monkeypatch
     runs = points(site, 2)
     with pytest.raises(UsageError, match="share one array of Toy, but these runs need different resources: memory"):
         submit_all(site, runs)
-    assert not any(run.has_begun() for run in runs)
+    assert not any(run.has_begun for run in runs)
 
 
 def test_the_number_of_a_job_is_cancelled_on_its_own_login_node_alone(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 
 import orchestrator.cli
-from orchestrator.cli.group import SECTIONS
+from orchestrator.cli.group import SECTIONS, Orch
+from orchestrator.cli.group import orch as group
 from orchestrator.cli.render import runs as render
 from orchestrator.cli.sweeps import _cancelled_words
 from orchestrator.errors import UsageError
@@ -68,6 +70,14 @@ def test_the_help_fits_80_columns_and_each_command_has_an_example(
     assert not summary.endswith("..."), f"shorten the first sentence of the help of {name}: it does not fit on a line"
     assert max(map(len, whole.splitlines())) <= 80
     assert "\n  Example: " in orch(name, "--help").out
+
+
+@pytest.mark.parametrize("name", sorted({*Orch.rooms, *Orch.unlisted} - {"shell"}))  # which passes options on
+def test_click_parses_each_command(name: str) -> None:
+    command = group.get_command(click.Context(group), name)
+    assert isinstance(command, click.Command)
+    with pytest.raises(click.NoSuchOption, match="--no-such-option"):
+        command.make_context(name, ["--no-such-option"])
 
 
 @pytest.mark.parametrize("alias", ["ls", "ps", "describe"])

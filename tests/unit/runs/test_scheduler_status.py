@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.looking.evidence import joined
 from orchestrator.outcome.scheduler import JobEnd, SchedulerStatus
 from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Verdict
-from orchestrator.runs.scheduler_status import joined
 from orchestrator.runs.state import RunState, RunStatus
 
 NODES = tuple(NodeState(node, f"n{node}", NodeStatus.ENDED) for node in range(2))

@@ -39,18 +39,18 @@ def run(tmp_path: Path) -> RunDir:
     return create_run(tmp_path, "r-222222", {"kind": "ssh", "nnodes": 3})
 
 
-def answered(monkeypatch: pytest.MonkeyPatch, machine: Refusing, run: RunDir) -> dict[str, Any]:
+def answered(monkeypatch: pytest.MonkeyPatch, backend: Refusing, run: RunDir) -> dict[str, Any]:
     """What the submit reads."""
-    monkeypatch.setattr(starting, "backend_for", lambda _: machine)
+    monkeypatch.setattr(starting, "backend_for", lambda _: backend)
     asked = {"plan": planned().to_json(), "secrets": {"TOKEN": "t"}, "folder": "/home/of/the/submit"}
     answer = handover._start(run, json.loads(json.dumps(asked)))
     return dict(json.loads(json.dumps(answer)))
 
 
 def test_the_backend_is_handed_what_the_submit_would_hand_it(monkeypatch: pytest.MonkeyPatch, run: RunDir) -> None:
-    machine = Refusing()
-    handover._raise_if_refused(answered(monkeypatch, machine, run))
-    (plan,), (tasks,), (its,) = machine.asked
+    backend = Refusing()
+    handover._raise_if_refused(answered(monkeypatch, backend, run))
+    (plan,), (tasks,), (its,) = backend.asked
     assert (plan, its) == (planned(), run)
     assert {task.secrets["TOKEN"] for task in tasks} == {"t"}
     assert len({task.credentials for task in tasks}) == 1
