@@ -35,8 +35,8 @@ class Restart:
 
 RATES = (Rate("Llama 3 405B", 16_384, 54 * 24 / 419),)
 RESTARTS = (
-    Restart("a rank dies", 0.18, 12.5),
-    Restart("a node is lost", 10.0 + 4.63 + 8.3, 300.0 + 16.49),
+    Restart("a rank dies", 0.16, 12.5),
+    Restart("a node is lost", 10.0 + 3.51 + 8.3, 300.0 + 11.29),
 )
 
 

@@ -17,10 +17,10 @@ from statistics import median
 from pairs import Load, print_row, say
 
 from orchestrator.cli.render.runs import note
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.protocol.events import Submitted
 from orchestrator.protocol.samples import RankSample, Sample
 from orchestrator.runs.run_id import new_run_id
-from orchestrator.runs.state import Outcome, Verdict
 from orchestrator.runs.store import RunDir, create_run, retire
 from orchestrator.views.json_types import to_json
 from orchestrator.views.reader import Reader

@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import EXIT_NOT_FINISHED, EXIT_RUN_FAILED, OrchError, UsageError
 from orchestrator.looking import run as looking
 from orchestrator.looking.state import state_of
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.files.logs import Selection, Tail, result_of
 from orchestrator.runs.labels import change_tags, labels_of, set_note
-from orchestrator.runs.state import RunState, Verdict
+from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, find_run, newest_runs, state_root
 from orchestrator.supervisor.background import attend
 

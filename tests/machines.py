@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
 import os
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,13 +26,14 @@ class Health(StrEnum):
 
     WELL = "well"
     DEAD = "dead"  # its connection breaks at the next request
-    HUNG = "hung"  # it answers nothing, until somebody stops waiting or `wake` is set
-    FULL = "full"  # whatever writes a file is refused
-    SLOW = "slow"  # it answers each request when `wake` is set
+    HUNG = "hung"  # it carries out nothing, and every request reaches its time limit
+    FULL = "full"  # it refuses each request that writes a file
+    SLOW = "slow"  # it carries out each request, but its answer comes after the request's time limit
 
 
 WRITES = frozenset({
-    "write_file", "begin_file", "write_piece", "unpack", "start_agent", "prepare_array_run", "install_environment",
+    "write_file", "begin_file", "write_piece", "commit_files", "unpack", "prepare_array_run", "start_agent",
+    "install_environment", "take_ticket", "cancel",
 })  # fmt: skip
 
 
@@ -43,10 +44,10 @@ class FakeMachine(Machine):
     name: str = "n1"
     answers: dict[str, Told] = field(default_factory=dict)
     health: Health = Health.WELL
+    since: str = ""  # verbs; the first request of such a verb begins this health; "": it has begun
     left: int | None = None  # requests until the connection breaks; None: it does not
     left_bytes: int | None = None  # bytes of answers until it breaks, also in the middle of a file
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    wake: threading.Event = field(default_factory=threading.Event)
 
     def ask(self, verb: str, payload: bytes = b"", *, sink: Any = None, most: int = 0, **values: Any) -> Reply:
         self.asked.append((verb, values))
@@ -55,6 +56,19 @@ class FakeMachine(Machine):
     def verbs(self) -> list[str]:
         """Return the verbs of all requests, in their order."""
         return [verb for verb, _ in self.asked]
+
+    def carry_out(self, verb: str, payload: bytes, values: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Carry out a request in this process. The answer has been JSON, as over a connection."""
+        here = LocalMachine()
+        here.name = self.name
+        reply, data = here.call(verb, payload, **values)
+        return json.loads(json.dumps(reply)), data
+
+    def health_at(self, verb: str) -> Health:
+        """Return the health of the machine at a request."""
+        if verb in self.since.split():
+            self.since = ""
+        return Health.WELL if self.since else self.health
 
 
 @dataclass
@@ -69,14 +83,18 @@ class Asked:
 
     def wait(self, timeout: float | None = CALL_SECONDS) -> tuple[dict[str, Any], bytes]:
         machine = self.machine
+        health = machine.health_at(self.verb)
         if machine.left is not None:
             machine.left -= 1
-        if machine.health is Health.DEAD or (machine.left is not None and machine.left < 0):
+        is_cut = machine.left is not None and machine.left < 0
+        if health is Health.DEAD or is_cut or (health is Health.HUNG and timeout is None):
             raise BackendError(f"{machine.name}: the connection was closed", transient=True)
-        if machine.health is Health.HUNG or (machine.health is Health.SLOW and not machine.wake.wait(timeout)):
-            machine.wake.wait(timeout if machine.health is Health.HUNG else 0)
+        if health is Health.SLOW and timeout is not None:
+            with contextlib.suppress(BackendError):
+                self.answer()
+        if health in (Health.HUNG, Health.SLOW) and timeout is not None:
             raise BackendError(f"{machine.name}: no answer within {timeout:g} s", transient=True)
-        if machine.health is Health.FULL and self.verb in WRITES:
+        if health is Health.FULL and self.verb in WRITES:
             raise BackendError(f"{machine.name}: {os.strerror(errno.ENOSPC)}")
         values, data = self.answer()
         arrives = len(data) if machine.left_bytes is None else min(len(data), machine.left_bytes)
@@ -97,9 +115,7 @@ class Asked:
         """Return the answer as the machine sends it."""
         told = self.machine.answers.get(self.verb)
         if told is None:
-            here = LocalMachine()
-            here.name = self.machine.name
-            return here.ask(self.verb, self.payload, **self.values).wait()
+            return self.machine.carry_out(self.verb, self.payload, self.values)
         said = told(**self.values) if callable(told) else told
         if isinstance(said, Exception):
             raise said

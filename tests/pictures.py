@@ -24,12 +24,12 @@ from typing import Any, Final
 
 from playwright.sync_api import Page, expect, sync_playwright
 
+from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.protocol.events import RankExit, Started
 from orchestrator.protocol.layout import samples_file
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
 from orchestrator.runs.files.metrics import metrics_of
 from orchestrator.runs.labels import change_tags, set_note
-from orchestrator.runs.state import Cause, Outcome, Verdict
 from orchestrator.runs.store import RunDir, create_run, retire
 from orchestrator.web import files
 from orchestrator.web.server import new_code

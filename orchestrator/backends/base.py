@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.errors import UsageError
 from orchestrator.protocol.frozen import Value
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
-    from pathlib import Path
-
-    from orchestrator.backends.replay_stage import Order
+    from orchestrator.backends.mirror.watching import Source
     from orchestrator.outcome.restart import Relaunch
+    from orchestrator.outcome.scheduler import SchedulerStatus
+    from orchestrator.outcome.verdict import Unreachable
     from orchestrator.protocol.task import NodeTask
-    from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.job_use import JobUse
     from orchestrator.runs.restarts.recovery import Reserves
-    from orchestrator.runs.scheduler_status import SchedulerStatus
-    from orchestrator.runs.state import Unreachable
     from orchestrator.runs.store import RunDir
-    from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.pool import ConnectionPool
 
@@ -131,57 +127,8 @@ class Sight(Value):
     """The scheduler's report on the job; None if the backend has no scheduler."""
 
 
-class Turn(Protocol):
-    """A run's entry in the queue for its hosts' GPUs or slots. If a host is unreachable, every method raises
-    BackendError.
-    """
-
-    def join(self) -> bool:
-        """Enter the queue, or keep the present position. Return True if it is the run's turn."""
-
-    def renew(self) -> None:
-        """Report that the run is still waiting."""
-
-    def leave(self) -> None:
-        """Leave the queue."""
-
-
-class Backend(ABC):
-    """Starts, watches and ends runs. A new backend implements the abstract methods; every other method has a default.
-
-    One instance serves all runs of a kind in this process, from any thread. Everything that a backend knows about a run
-    is stored in the run's folder, because the process that watches a run is seldom the process that started it.
-
-    - **Repeats.** Every method may be called again, by this process or another, after a call that was killed half way.
-      A start must not start an agent twice, and a method that ends something must accept that it has already ended.
-    - **Recorded before it is done.** `submit` writes `handle.json` (state: intent) before anything can be started, and
-      again (state: submitted) when everything has started. Without a handle, nothing of the run is on any machine.
-    - **Gone.** An agent counts as gone (`False`) only if its end was observed, and all files that it wrote are in the
-      run's folder. If its machine does not answer, the agent is unknown (`None`), never gone.
-    - **Blocking.** `look` and `place` are quick: commands such as `orch status` call `look` for hundreds of runs.
-      `wait` blocks for at most its time-out. All other methods may take as long as the machines take.
-    - **Errors.** A method raises BackendError (transient if the same call may succeed later) if a machine or scheduler
-      refuses or can't be reached, and UsageError if the profile requests what the backend can't do.
-    """
-
-    pool: ConnectionPool | None = None
-    """The connections to other machines; None if the backend needs no connections. Only a process that has these
-    connections can watch the runs.
-    """
-    is_remote: bool = False
-    """True if the run's folder is on other machines, so that its files must be copied to this machine."""
-    relaunches: bool = False
-    """True if the supervisor starts the agents again after the loss of a machine."""
-    takes_sweeps: ClassVar[bool] = False
-    """True if `submit_all` submits all runs of a sweep at once."""
-
-    # -- starting
-
-    @abstractmethod
-    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Return the folder in which the nodes store the run's files. Raises UsageError if that folder can't be
-        used.
-        """
+class Advice:
+    """The answers of a scheduler to questions about plans and runs. A backend without a scheduler uses this class."""
 
     def completed(self, launch: LaunchPlan, *, by_shell: bool = False) -> LaunchPlan:
         """Return the plan, completed with the values that only the scheduler knows about its machines.
@@ -190,108 +137,8 @@ class Backend(ABC):
         """
         return launch
 
-    @abstractmethod
-    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
-        """Start one agent for each node with the plan's commands, and return without waiting for the agents.
-
-        Raises BackendError, which names the node, if an agent can't be started. Raises PlacesTakenError if the run was
-        queued for GPUs or slots on its hosts.
-        """
-
-    def submit_all(
-        self,
-        plans: Sequence[LaunchPlan],
-        tasks: Sequence[tuple[NodeTask, ...]],
-        runs: Sequence[RunDir],
-        folder: Path,
-        parallel: int | None,
-    ) -> None:
-        """Submit all runs of a sweep at once. At most `parallel` of them run at a time.
-
-        `folder` has the sweep's name, and holds the files that the runs share.
-        """
-        raise NotImplementedError  # called only if `takes_sweeps`
-
-    def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
-        """Raise UsageError if these plans can't be submitted together as one array."""
-
-    def relaunch(self, run: RunDir, again: Relaunch) -> None:
-        """Complete, in a background thread, the new start that was recorded for the run. Finished parts of that start
-        are not repeated.
-        """
-        raise NotImplementedError  # called only if `relaunches`
-
-    def reserves(self, run: RunDir) -> Reserves | None:
-        """Return the machines that can replace a lost machine; None if the supervisor does not start agents again."""
-        return None
-
-    def turn(self, run: RunDir) -> Turn | None:
-        """Return the run's entry in the queue for GPUs or slots on its hosts; None if the run is not queued."""
-        return None
-
-    # -- looking
-
-    @abstractmethod
-    def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
-        """Return the facts about the run at this moment.
-
-        recorded: the run has ended, so return only the recorded hosts and job, and contact no machine or scheduler.
-        """
-
-    @abstractmethod
-    def wait(self, run: RunDir, timeout: float) -> None:
-        """Wait until the run's files or agents have changed, for `timeout` seconds at most."""
-
-    def bringing_logs(self, run: RunDir, selection: Selection) -> AbstractContextManager[None]:
-        """While the context lasts, copy the chosen logs to this machine as they grow. The default copies nothing."""
-        return nullcontext()
-
-    @abstractmethod
-    def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the local command that runs `argv` on a node. `terminal`: connect this terminal to the command.
-
-        Raises BackendError if the node no longer belongs to the run.
-        """
-
-    @abstractmethod
-    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put the files for a replay of one rank into a folder of this name on the node. Return the argv that starts
-        the replay on the node.
-        """
-
-    # -- ending
-
-    @abstractmethod
-    def cancel(self, run: RunDir) -> None:
-        """Pass the recorded cancel on to every agent. If the run's job still waits, take it out of the scheduler's
-        queue.
-        """
-
-    def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
-        """Remove the runs that have not begun from the scheduler's queue, with as few commands as possible."""
-
-    @abstractmethod
-    def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """End all remaining processes of the run on its nodes, agents included. Return the result for each node as a
-        NodeProof.
-        """
-
-    def collect(self, run: RunDir) -> None:
-        """Copy all files of an ended run from its nodes to this machine, then remove the run's folders on the nodes."""
-
-    def bring_outputs(self, run: RunDir) -> None:
-        """Copy to this machine all outputs that exist only on the nodes, whatever their size. If the run has ended,
-        remove its folders on the nodes.
-
-        Raises BackendError if a machine is unreachable.
-        """
-
-    # -- a scheduler's own
-
     def script(self, launch: LaunchPlan) -> str:
-        """Return the batch script that orch would pass to the scheduler for this plan; "" if the backend has no
-        scheduler.
-        """
+        """Return the batch script that orch would pass to the scheduler for this plan; "" without a scheduler."""
         return ""
 
     def would_take(self, launch: LaunchPlan) -> CheckResult:
@@ -320,6 +167,112 @@ class Backend(ABC):
         within them.
         """
         return ""
+
+
+class Backend(ABC):
+    """Starts, watches and ends runs. A new backend implements the abstract methods; every other method has a default.
+
+    One instance serves all runs of a kind in this process, from any thread. Everything that a backend knows about a run
+    is stored in the run's folder, because the process that watches a run is seldom the process that started it.
+
+    - **Repeats.** Every method may be called again, by this process or another, after a call that was killed half way.
+      A start must not start an agent twice, and a method that ends something must accept that it has already ended.
+    - **Recorded before it is done.** `submit` writes `handle.json` (state: intent) before anything can be started, and
+      again (state: submitted) when everything has started. Without a handle, nothing of the run is on any machine.
+    - **Gone.** An agent counts as gone (`False`) only if its end was observed, and all files that it wrote are in the
+      run's folder. If its machine does not answer, the agent is unknown (`None`), never gone.
+    - **Blocking.** `look` and `paths` are quick: commands such as `orch status` call `look` for hundreds of runs.
+      `wait` blocks for at most its time-out. All other methods may take as long as the machines take.
+    - **Errors.** A method raises BackendError (transient if the same call may succeed later) if a machine or scheduler
+      refuses or can't be reached, and UsageError if the profile requests what the backend can't do.
+    """
+
+    pool: ConnectionPool | None = None
+    """The connections to other machines; None if the backend needs no connections. Only a process that has these
+    connections can watch the runs.
+    """
+    is_remote: bool = False
+    """True if the run's folder is on other machines, so that its files must be copied to this machine."""
+    relaunches: bool = False
+    """True if the supervisor starts the agents again after the loss of a machine."""
+    advice: Advice = Advice()
+    """The scheduler's answers about plans and runs."""
+
+    # -- starting
+
+    @abstractmethod
+    def paths(self, run: RunDir, workdir: str | None, python: str | None) -> RunPaths:
+        """Return the paths of the run's folders and interpreters on the nodes. `workdir` and `python` are the
+        profile's, or None. Raises UsageError if the folder can't be used. No machine is contacted.
+        """
+
+    @abstractmethod
+    def submit(
+        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]
+    ) -> None:
+        """Start one agent for each task of a run, and return without waiting for the agents.
+
+        There is one run, unless the profile's `Kind` names a scheduler: several runs are then the points of a sweep,
+        which become one array. The tasks have the start's credentials and secrets, which the plans lack. Raises
+        BackendError, which names the node, if an agent can't be started, and UsageError if the runs can't be one array.
+        Raises PlacesTakenError if the run was queued for GPUs or slots on its hosts.
+        """
+
+    def relaunch(self, run: RunDir, again: Relaunch) -> None:
+        """Complete, in a background thread, the new start that was recorded for the run. Finished parts of that start
+        are not repeated.
+        """
+        raise NotImplementedError  # called only if `relaunches`
+
+    def reserves(self, run: RunDir) -> Reserves | None:
+        """Return the machines that can replace a lost machine; None if the supervisor does not start agents again."""
+        return None
+
+    # -- looking
+
+    @abstractmethod
+    def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
+        """Return the facts about the run at this moment.
+
+        recorded: the run has ended, so return only the recorded hosts and job, and contact no machine or scheduler.
+        """
+
+    @abstractmethod
+    def wait(self, run: RunDir, timeout: float) -> None:
+        """Wait until the run's files or agents have changed, for `timeout` seconds at most."""
+
+    def sources(self, run: RunDir, *, present: bool = False) -> list[Source]:
+        """Return the machines that have files of the run's nodes. The list is empty if the nodes write into the run's
+        folder on this machine, or if nothing has been started yet.
+
+        present: return one source for each node. It uses the machine that the node has at the moment of a request,
+        because a relaunch may move the node to another machine.
+        """
+        return []
+
+    @abstractmethod
+    def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """Return the local command that runs `argv` on a node. `terminal`: connect this terminal to the command.
+
+        Raises BackendError if the node no longer belongs to the run.
+        """
+
+    # -- ending
+
+    @abstractmethod
+    def cancel(self, runs: Sequence[RunDir]) -> None:
+        """Pass the recorded cancel of each run on to every agent. If a run's job still waits, remove it from the
+        scheduler's queue.
+        """
+
+    @abstractmethod
+    def clean_up(self, run: RunDir) -> list[NodeProof]:
+        """End all remaining processes of the run on its nodes, agents included. Return the result for each node as a
+        NodeProof.
+        """
+
+    def collect(self, run: RunDir) -> None:
+        """Copy all files of an ended run from its nodes to this machine, then remove the run's folders on the nodes."""
 
     # -- a profile's machines
 

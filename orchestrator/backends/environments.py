@@ -93,7 +93,7 @@ def _with_environment(
         except OrchError as error:
             refused = {node: BackendError(f"{machines[node].name}: {error.message}", error.hint) for node in lacking}
             raise MachinesError(error.message, error.hint, refused) from error
-        store = WheelStore(run.path.parent.parent)
+        store = WheelStore(run.root)
 
         def install(node: int, machine: Machine) -> Found:
             want = wanted[node]
@@ -160,7 +160,7 @@ def _supplies(run: RunDir, wanted: Iterable[Wanted]) -> dict[str, str]:
     from orchestrator.environments.program import uv_for
     from orchestrator.environments.wheels import WheelStore
 
-    store, uvs = WheelStore(run.path.parent.parent), dict[str, str]()
+    store, uvs = WheelStore(run.root), dict[str, str]()
     for want in {each.interpreter.key: each for each in wanted}.values():
         store.have(want.packages.choices)
         uvs[want.interpreter.key] = uv_for(store, want.interpreter)

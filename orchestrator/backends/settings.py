@@ -59,7 +59,7 @@ class AgentsSettings(Value):
     interface: str | None = None
 
     @property
-    def machines(self) -> dict[int, Host]:
+    def all_hosts(self) -> dict[int, Host]:
         """Return all machines as a dict from their number: first the nodes' machines, then the spares."""
         return dict(enumerate([*self.hosts, *self.spares]))
 
@@ -100,6 +100,11 @@ def workdir_of(profile: Mapping[str, Any]) -> str:
     return str(profile.get("workdir") or WORKDIR)
 
 
+def run_folder(workdir: str, run_id: str) -> str:
+    """Return the path of a run's folder on a machine on which `workdir` is orch's folder."""
+    return f"{workdir}/runs/{run_id}"
+
+
 def remote_folder(run: RunDir) -> str:
-    """Return the run's folder on the machines, which is below orch's folder. `~` is not expanded."""
-    return f"{workdir_of(run.record().profile)}/runs/{run.run_id}"
+    """Return the run's folder on the machines. `~` is not expanded."""
+    return run_folder(workdir_of(run.record().profile), run.run_id)

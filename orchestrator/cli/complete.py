@@ -68,15 +68,6 @@ def runs_and_sweeps(typed: str) -> Iterable[str]:
     return dict.fromkeys(["last", *names, *_delegated()])
 
 
-@_completes
-def sweeps(_typed: str) -> Iterable[str]:
-    """Return the completions of a sweep's name, the newest sweep first."""
-    from orchestrator.runs.run_id import sweep_of
-    from orchestrator.runs.store import newest_runs, state_root
-
-    return dict.fromkeys(sweep for run in newest_runs(state_root()) if (sweep := sweep_of(run.run_id)) is not None)
-
-
 @_completes_or_a_file
 def profiles(_typed: str) -> Iterable[str]:
     """Return the completions of a profile's name. If none matches, the shell offers files."""

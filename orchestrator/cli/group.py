@@ -14,7 +14,7 @@ from orchestrator.cli.render import escapes
 from orchestrator.errors import UsageError, printable
 from orchestrator.version import __version__
 
-ROOMS: Final = {
+SECTIONS: Final = {
     "submission": ("Start runs", ("submit", "run", "plan")),
     "lifecycle": (
         "Watch and stop runs",
@@ -38,17 +38,17 @@ class Orch(click.Group):
     """The group of all commands, sorted by purpose. A command's file is imported when the command is used."""
 
     unlisted = {"accept": "submission"}  # noqa: RUF012 (click's classes are not frozen)
-    rooms = {name: room for room, (_, names) in ROOMS.items() for name in names}  # noqa: RUF012 (as above)
+    sections = {name: section for section, (_, names) in SECTIONS.items() for name in names}  # noqa: RUF012 (as above)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands that the help shows."""
-        return list(self.rooms)
+        return list(self.sections)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of this name, or None if there is none."""
         cmd_name = ALIASES.get(cmd_name, cmd_name)
-        if room := self.rooms.get(cmd_name) or self.unlisted.get(cmd_name):
-            import_module(f"orchestrator.cli.commands.{room}.{cmd_name}")  # importing the file registers the command
+        if section := self.sections.get(cmd_name) or self.unlisted.get(cmd_name):
+            import_module(f"orchestrator.cli.commands.{section}.{cmd_name}")  # importing the file registers the command
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(
@@ -59,13 +59,13 @@ class Orch(click.Group):
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             from orchestrator.cli.usage import no_command
 
-            raise no_command(name, self.rooms)
+            raise no_command(name, self.sections)
         return super().resolve_command(ctx, [name, *args[1:]])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each group of commands."""
-        width = formatter.width - 6 - max(map(len, self.rooms))
-        for title, names in ROOMS.values():
+        width = formatter.width - 6 - max(map(len, self.sections))
+        for title, names in SECTIONS.values():
             found = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(title):
                 rows = [(name, command.get_short_help_str(width)) for name, command in found if command is not None]

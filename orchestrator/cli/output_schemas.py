@@ -17,6 +17,7 @@ from orchestrator.backends.batch.queues import Partition
 from orchestrator.operations import bandwidth, diff, placing, usage
 from orchestrator.operations.debugging import drill, profiling, stacks
 from orchestrator.operations.pull import Pulled
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.prepare.prepare import Shipment
 from orchestrator.protocol import samples
 from orchestrator.protocol.events import KINDS
@@ -25,7 +26,7 @@ from orchestrator.runs.files.checkpoints import Checkpoint
 from orchestrator.runs.files.metrics import Ranked
 from orchestrator.runs.job_use import JobUse
 from orchestrator.runs.labels import Labels
-from orchestrator.runs.state import LeftOutputs, RunState, Verdict
+from orchestrator.runs.state import LeftOutputs, RunState
 from orchestrator.specs.json_schema import DIALECT, tidied
 
 Object = dict[str, JsonValue]

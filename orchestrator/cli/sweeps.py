@@ -33,7 +33,7 @@ def submit_points(
 ) -> int:
     """Submit the points of --sweep or the trials of --search. With `dry_run`, print them and submit nothing."""
     from orchestrator.cli.output import show_plan
-    from orchestrator.cli.render import searches, sweeps
+    from orchestrator.cli.render import sweeps
     from orchestrator.cli.render.escapes import one_line
     from orchestrator.operations.submission import sweep as sweeping
     from orchestrator.operations.submission.submit import job_of, note_on_profile
@@ -49,11 +49,11 @@ def submit_points(
     )
     _say_fields(found)
     if found.search is not None:
-        say(searches.search_line(found.search))
+        say(sweeps.search_line(found.search))
     say_all(*notes.notes_on_request(found.prepared[0], asked.profile))
     if dry_run:
         if not as_json:
-            page = sweeps.points_page(found.points) if found.search is None else searches.space_page(found.search)
+            page = sweeps.points_page(found.points) if found.search is None else sweeps.space_page(found.search)
             show(f"{page}\n\n{'point 0' if found.search is None else 'a trial, before it has its values'}:")
         first = found.prepared[0]
         show_plan(prepare.shown_plan(root, first), as_json, first.environment, prepare.shipment(first))
@@ -111,7 +111,7 @@ def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
 
 def status_of(root: Path, sweep: str, *, as_json: bool) -> str:
     """Return the page of a sweep, as text or as JSON."""
-    from orchestrator.cli.render import searches, sweeps
+    from orchestrator.cli.render import sweeps
     from orchestrator.looking.run import state_or_why_not
     from orchestrator.runs.searches import search_in
     from orchestrator.runs.sweeps import points_in
@@ -128,7 +128,7 @@ def status_of(root: Path, sweep: str, *, as_json: bool) -> str:
             },
             indent=1,
         )
-    said = searches.search_page_line(*search) if search is not None else ""
+    said = sweeps.search_page_line(*search) if search is not None else ""
     return sweeps.sweep_page(sweep, points, time.time(), style, width_of(sys.stdout), search=said)
 
 

@@ -68,7 +68,7 @@ def packages_for(run: RunDir, lock: Lock, interpreter: Interpreter) -> Packages:
 
     If a choice is already recorded, it is reused. Raises LockError or WheelError if a package is not available.
     """
-    store = WheelStore(run.path.parent.parent)
+    store = WheelStore(run.root)
     known = run.read(PACKAGES) or {}
     if interpreter.key not in known:
         known[interpreter.key] = [asdict(each) for each in chosen(store, lock, interpreter)]

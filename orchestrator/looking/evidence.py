@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,13 @@ from orchestrator.backends.base import Sight
 from orchestrator.errors import StoreError
 from orchestrator.outcome.judge import what_follows
 from orchestrator.outcome.restart import Relaunch, last_attempt
+from orchestrator.outcome.verdict import NodeStatus, Unreachable, Verdict
 from orchestrator.protocol.events import Event, SubmitFailed, of
 from orchestrator.protocol.frozen import Value
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.state import NodeStatus, RunState, RunStatus, Unreachable, Verdict
+from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import RunDir
 
 if TYPE_CHECKING:
@@ -88,8 +89,6 @@ def judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
     """
     state = _own_state(evidence)
     if evidence.scheduler is not None:
-        from orchestrator.runs.scheduler_status import joined
-
         return state if of(evidence.events, SubmitFailed) else joined(state, evidence.scheduler, evidence.events), None
     if state.verdict is None or not evidence.relaunches:
         return state, None
@@ -111,3 +110,32 @@ def _own_state(evidence: Evidence) -> RunState:
         return state
     nodes = [replace(node, unreachable=evidence.unreachable.get(node.node)) for node in state.nodes]
     return replace(state, nodes=tuple(nodes))
+
+
+def joined(state: RunState, status: SchedulerStatus, events: Iterable[Event] = ()) -> RunState:
+    """Return the run's state, corrected by the scheduler's report on its job.
+
+    The verdict (how the run ended) is left out while the scheduler may continue the job. After that, the verdict
+    includes the scheduler's reason.
+    """
+    from orchestrator.outcome.scheduler import verdict_with
+
+    verdict = verdict_with(state.verdict, status, state.nodes, state.attempt, events)
+    if verdict is not None:
+        return replace(state, state=RunStatus(verdict.outcome.value), verdict=verdict)
+    if state.verdict is not None:
+        resumed = replace(state, state=RunStatus.RESTARTING, verdict=None, ended=None)
+        return replace(resumed, detail="; ".join(filter(None, [status.detail, state.verdict.reason])))
+    if status.phase in ("none", "ended"):
+        return state
+    if status.phase == "waiting" and state.state in (RunStatus.SUBMITTING, RunStatus.PENDING, RunStatus.STARTING):
+        return replace(state, state=RunStatus.PENDING, detail=status.detail)
+    if status.phase == "waiting" and state.state == RunStatus.RUNNING:  # the scheduler has taken the job's nodes away
+        return replace(state, state=RunStatus.RESTARTING, detail=status.detail)
+    if status.phase in ("waiting", "unknown"):
+        return replace(state, detail=status.detail or state.detail)
+    if state.state in (RunStatus.SUBMITTING, RunStatus.PENDING):
+        return replace(state, state=RunStatus.STARTING, detail=status.detail)
+    if status.is_suspended:  # the processes are stopped, so they can't report this
+        return replace(state, detail=status.detail)
+    return state

@@ -46,10 +46,14 @@ def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractConte
     if come_anyway(run, selection):
         return contextlib.nullcontext()
     try:
-        check_own(run.path.parent.parent, run)
+        check_own(run.root, run)
     except StoreError:  # another user's run: local copies can be read, but no machine is contacted in that user's name
         return contextlib.nullcontext()
-    return backend_for(run.record().kind).bringing_logs(run, selection)
+    if not (sources := backend_for(run.record().kind).sources(run, present=True)):
+        return contextlib.nullcontext()
+    from orchestrator.backends.mirror.watching import watching_logs
+
+    return watching_logs(run, sources, selection)
 
 
 def come_anyway(run: RunDir, selection: Selection) -> bool:

@@ -11,12 +11,13 @@ from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError, StoreError
 from orchestrator.looking.evidence import Evidence, gather, state_from, with_hosts_now
 from orchestrator.outcome.judge import of_lost_record
+from orchestrator.outcome.verdict import NodeStatus
 from orchestrator.protocol.events import GaveUp, LostNode, StartingAgain
 from orchestrator.runs.dependencies import why_it_waits
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.state import Ending, NodeStatus, Outcome, RunState, RunStatus, Verdict
+from orchestrator.runs.state import Ending, RunState, RunStatus
 from orchestrator.runs.store import DELETED, RunDir, why_full
 
 SIGNS_OF_LOSS: Final = (LostNode, GaveUp, StartingAgain)
@@ -47,6 +48,8 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
         detail = full or "bringing back its logs, outputs and checkpoints"
         return replace(state, state=RunStatus.FINISHING, verdict=None, detail=detail)
     if state.verdict is not None:  # the run has ended, and its verdict is not recorded yet
+        from orchestrator.runs.missing_files import explained
+
         return replace(state, verdict=explained(run, state.verdict))
     if state.state == RunStatus.PENDING and (why := why_it_waits(run.root, run, record)):
         return replace(state, detail="; ".join(filter(None, [why, state.detail])))
@@ -98,21 +101,3 @@ def check_kind(run: RunDir, record: RunRecord) -> None:
             "install the package that adds this kind; if no package adds it, the file is damaged or a "
             "newer orch wrote it",
         )
-
-
-def explained(run: RunDir, verdict: Verdict) -> Verdict:
-    """Return the verdict (the run's final result), with a hint if a rank did not find a file or a module that is on
-    this machine.
-    """
-    if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
-        return verdict
-    from orchestrator.runs.missing_files import with_missing_file
-    from orchestrator.runs.nearby_file import with_nearby_file
-    from orchestrator.runs.nearby_module import with_nearby_module
-
-    code_dir = run.record().code_dir
-    told = with_missing_file(run, verdict)
-    for explain in (with_nearby_file, with_nearby_module):
-        if told is verdict:  # otherwise the verdict already has a more certain hint
-            told = explain(verdict, code_dir)
-    return told

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from orchestrator.protocol.json_text import flattened
 from orchestrator.protocol.reading import read_regular
 from orchestrator.runs.files.logs import result_of
 from orchestrator.runs.leaving import redaction_of_message
@@ -114,8 +115,8 @@ def _facts(run: RunDir, state: RunState) -> dict[str, dict[str, Any]]:
     for what in ("python", "torch"):
         versions[f"{what} of the nodes"] = ", ".join(sorted({str(node[what]) for node in nodes if node[what]}))
     return {
-        "job": _flat(job),
-        "profile": _flat(record.profile),
+        "job": flattened(job),
+        "profile": flattened(record.profile),
         "env": _environment(run.plan()),
         "code": {
             "commit": code.get("git"),
@@ -130,23 +131,13 @@ def _facts(run: RunDir, state: RunState) -> dict[str, dict[str, Any]]:
             "reason": state.verdict.reason if state.verdict else None,
             "restarts": state.restarts,
             "seconds from start to end": state.ended - state.started if state.ended and state.started else None,
-            **_flat(result_of(run)),
+            **flattened(result_of(run) or {}),
         },
     }
 
 
 def _environment(plan: PlanRecord) -> dict[str, str]:
     return {**plan.first.env, **dict.fromkeys(plan.secret_names, "a secret")}
-
-
-def _flat(values: Mapping[str, Any] | None, prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items() if values is not None else ():
-        if isinstance(value, Mapping) and value:
-            found.update(_flat(value, f"{prefix}{key}."))
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 # -- code

@@ -51,10 +51,7 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
     Raises UsageError if accelerate can't start these ranks.
     """
     launch, bindings, address = _launch(run)
-    if not 0 <= node < len(bindings):
-        raise UsageError(
-            f"run {run.run_id} has no node {node}", f"its nodes are 0 to {len(bindings) - 1}; choose one with --node N"
-        )
+    check_number(f"run {run.run_id}", "node", node, len(bindings))
     if len({binding.nproc for binding in bindings}) > 1:
         raise UsageError(
             f"the nodes of {run.run_id} have different numbers of ranks, which accelerate can't start",
@@ -144,6 +141,13 @@ def plan_of(run: RunDir) -> LaunchPlan:
         raise UsageError(f"the plan of run {run.run_id} can't be read: {error}") from error
 
 
+def check_number(who: str, what: str, number: int, count: int) -> None:
+    """Raise UsageError if the run `who` has no node or rank (`what`) with this number."""
+    if not 0 <= number < count:
+        hint = f"its {what}s are 0 to {count - 1}; choose one with --{what} N"
+        raise UsageError(f"{who} has no {what} {number}", hint)
+
+
 def launch_of(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
     """Return the plan, the ranks of each node, and node 0's address. Values that the nodes have reported replace those
     of the plan.
@@ -203,7 +207,7 @@ def task_by_hand(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
         task, run_dir=folder, code_dir=f"{folder}/code", checkpoint_dir=f"{folder}/checkpoints", resume="never"
     )
     with contextlib.suppress(OrchError):  # if the run is another user's or the disk is full, the old archive remains
-        check_own(run.path.parent.parent, run)
+        check_own(run.root, run)
         write_durably(run.path / "node.pyz", node_archive())
     own = f"{run.run_id}/{attempt_folder(f'nodes/{task.node_rank}', task.attempt)}"
     source, unpack = shlex.quote(str(run.path)), f"mkdir -p {own} && tar -C {run.run_id} -xf -"

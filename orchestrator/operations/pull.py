@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends import backend_for
+from orchestrator.backends.mirror import watching
 from orchestrator.backends.mirror.checkpoints import bring_checkpoint
 from orchestrator.backends.mirror.local import copy_latest
 from orchestrator.backends.mirror.policy import REQUESTED
@@ -145,7 +146,8 @@ def bring_outputs(run: RunDir) -> None:
     Raises BackendError, with a list of the folders that are kept, if some outputs can't be copied.
     """
     check_own(run.root, run)
-    backend_for(run.record().kind).bring_outputs(run)
+    if sources := backend_for(run.record().kind).sources(run):
+        watching.bring_outputs(run, sources)
     if left := left_outputs(run.events()):
         words = [f"{each.host}: {each.folder} is kept there: {each.reason}" for each in left]
         raise BackendError("\n".join(words), f"try again: orch pull {run.run_id} --outputs")
@@ -158,7 +160,7 @@ def _output(run: RunDir, output: Output, target: Path) -> Copied | None:
 
 def copy_output(run: RunDir, output: Output, place: Path, name: str) -> Copied | None:
     """Copy one output to `place` with its executable bits. Return None if the program has deleted it meanwhile."""
-    below = run.path if run.record().is_elsewhere else None  # outputs of a local run may be outside of its folder
+    below = run.path if run.record().is_remote else None  # outputs of a local run may be outside of its folder
     copied = _grown(output.file, place, name, below)
     if copied is not None and os.access(output.file, os.X_OK):
         place.chmod(place.stat().st_mode | (place.stat().st_mode & 0o444) >> 2)

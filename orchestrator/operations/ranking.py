@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from orchestrator.errors import RunNotFoundError, UsageError
 from orchestrator.looking.run import state_or_why_not
+from orchestrator.protocol.json_text import flattened
 from orchestrator.protocol.metric import Better, JobMetric, better_of
 from orchestrator.runs.files import metrics
 from orchestrator.runs.files.metrics import Ranked
@@ -96,18 +97,13 @@ def differing_settings(runs: Sequence[RunDir]) -> list[dict[str, str]]:
     return [{_short(name, apart): job.get(name, "-") for name in apart} for job in jobs]
 
 
-def _fields(job: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in job.items():
-        if not prefix and name in _NO_SETTING:
-            continue
-        if isinstance(value, Mapping):
-            found.update(_fields(value, f"{prefix}{name}."))
-        elif isinstance(value, list):
-            found[f"{prefix}{name}"] = shlex.join(map(str, value))
-        elif value is not None:
-            found[f"{prefix}{name}"] = str(value)
-    return found
+def _fields(job: Mapping[str, Any]) -> dict[str, str]:
+    found = flattened({name: value for name, value in job.items() if name not in _NO_SETTING})
+    return {
+        name: shlex.join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def _short(name: str, names: Sequence[str]) -> str:

@@ -66,8 +66,6 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
 
     If the run's own record is lost, only its processes on this machine can be ended.
     """
-    from orchestrator.supervisor import queue
-
     state, record = state_of(run), run.record()
     if record.is_lost and run.ending() is None:
         check_own(root, run)
@@ -76,11 +74,44 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
         return Cancelled(state, had_ended=True)
     check_own(root, run)
     problem = _record_cancel(run, now=now)
-    backend = backend_for(record.kind)
     if problem is not None and dependencies.is_queued(run):
         raise problem  # nothing has been started that could be ended
-    if problem is not None or not queue.drop(run, dependencies.CANCELLED):
-        backend.cancel(run)
+    return _ended(root, run, problem, now=now, is_begun=bool(_pass_on([run])))
+
+
+def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancelled]:
+    """Stop the runs, queued runs first. Return the results of the runs that had not ended before."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    live = [run for run in runs if not state_of(run).is_final]
+    for run in live:
+        check_own(root, run)
+    problems = {run: _record_cancel(run, now=now) for run in live}  # if the disk is full, each run is still cancelled
+    begun = _pass_on(live)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda run: _ended(root, run, problems[run], now=now, is_begun=run in begun), live))
+
+
+def _pass_on(runs: Sequence[RunDir]) -> set[RunDir]:
+    """Remove the queued runs from orch's queue, and pass the recorded cancels of the other runs on to their agents or
+    their scheduler. Return these other runs.
+    """
+    from orchestrator.supervisor import queue
+
+    begun = {run: run.record().kind for run in runs if not queue.drop(run, dependencies.CANCELLED)}
+    for kind in set(begun.values()):
+        backend_for(kind).cancel([run for run in begun if begun[run] == kind])
+    return set(begun)
+
+
+def _ended(root: Path, run: RunDir, problem: StoreError | None, *, now: bool, is_begun: bool) -> Cancelled:
+    """Wait until the cancelled run has ended, end the processes that remain, and return the result.
+
+    problem: the error if the cancel could not be recorded. is_begun: False if the run was still in orch's queue.
+    """
+    record = run.record()
+    backend = backend_for(record.kind)
+    if is_begun:
         scheduler = backend.look(run).scheduler
         # a job that was cancelled before its start has ended already, and has no checkpoint to save
         if scheduler is None or scheduler.phase != "ended":
@@ -100,26 +131,6 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
     reconcile(root, run)
     deliver_news(root)
     return Cancelled(state_of(run), tuple(proofs))
-
-
-def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancelled]:
-    """Stop the runs, queued runs first. Return the results of the runs that had not ended before."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from orchestrator.supervisor import queue
-
-    live = [run for run in runs if not state_of(run).is_final]
-    check_own(root)
-    for run in live:
-        with contextlib.suppress(StoreError):  # if the disk is full, each run is still cancelled
-            run.record_cancel(now=now)
-            run.append_event(Cancel(now))
-    left = [run for run in live if not queue.drop(run, dependencies.CANCELLED)]
-    kinds = {run.run_id: run.record().kind for run in left}
-    for kind in set(kinds.values()):
-        backend_for(kind).cancel_waiting([run for run in left if kinds[run.run_id] == kind])
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda run: cancel(root, run, now=now), live))
 
 
 def _wait_for_verdict_of(host: str, run: RunDir) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from typing import Any, Final
 from orchestrator.errors import OrchError
 from orchestrator.looking.run import record_of
 from orchestrator.looking.state import state_of
+from orchestrator.node.system.private import user_name
 from orchestrator.runs.store import RunDir, newest_runs
 
 HOUR: Final = 3600.0
@@ -44,10 +44,7 @@ class Used:
 def owner_of(run: RunDir) -> str:
     """Return the user who submitted the run: the owner of its folder."""
     number = os.stat(run.path).st_uid
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
+    return user_name(number) or str(number)
 
 
 KEYS: Final[dict[str, Callable[[RunDir], str]]] = {

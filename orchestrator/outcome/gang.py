@@ -19,7 +19,7 @@ STOPPED_BY_US = ("SIGTERM", "SIGKILL")
 
 
 @dataclass(frozen=True)
-class Attempt:
+class EndedAttempt:
     """The facts that the leader has at the end of an attempt."""
 
     exits: Sequence[Culprit]  # the exits of all ranks, in the order in which the leader received them
@@ -48,7 +48,7 @@ class End:
     again: bool = False
 
 
-def end_of(attempt: Attempt) -> End:
+def end_of(attempt: EndedAttempt) -> End:
     """Judge an attempt whose ranks have all ended. The first rule that applies decides.
 
     1. If every rank ended well, a later signal, cancel or time limit changes nothing.
@@ -81,7 +81,7 @@ def _is_consequence(failure: Culprit) -> bool:
     return failure.victim or failure.after_stop or failure.left_early is not None
 
 
-def _after(failure: Culprit, attempt: Attempt) -> End:
+def _after(failure: Culprit, attempt: EndedAttempt) -> End:
     """Judge an attempt in which a rank failed."""
     cause = cause_of(failure, folder_lost=bool(attempt.folders_lost))
     used = list(attempt.restarts).count(cause)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from orchestrator.backends import backend_of
 from orchestrator.prepare.prepare import Prepared
 from orchestrator.prepare.time_limit import note_on_time_limit
 from orchestrator.protocol.masking import looks_secret
 from orchestrator.specs.documents.paths import shadowed_profile
+from orchestrator.specs.kinds import kind_named
 
 
 def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
@@ -78,7 +80,7 @@ def note_on_python(prepared: Prepared) -> str:
     profile, chosen = prepared.profile, prepared.interpreter
     if chosen is not None:
         return f"python {chosen.path} ({chosen.why})"
-    named = profile.python if profile.kind == "local" and profile.runtime == "none" else None
+    named = profile.python if kind_named(profile.kind).on_this_machine and profile.runtime == "none" else None
     return f"python {named} (named by the line or the profile)" if named else ""
 
 
@@ -87,7 +89,8 @@ def note_on_gpus(prepared: Prepared) -> str:
     otherwise.
     """
     profile = prepared.profile
-    if profile.kind != "local" or profile.nodes == 1 or not profile.leases or "nccl" in profile.backend:
+    is_here, leases = kind_named(profile.kind).on_this_machine, getattr(profile, "leases", False)
+    if not is_here or profile.nodes == 1 or not leases or "nccl" in profile.backend:
         return ""
     from orchestrator.node.system.gpus.devices import gpus
     from orchestrator.specs.plan import nproc_by_node
@@ -111,14 +114,15 @@ def note_on_supervisor(prepared: Prepared, *, starts_later: bool = False) -> str
 
     `starts_later` means that this machine will start further runs: points of a sweep, or runs that wait for other runs.
     """
-    if starts_later and prepared.profile.kind != "local":
+    if starts_later and not kind_named(prepared.profile.kind).on_this_machine:
         return "note: this machine starts the waiting runs: leave it on; runs that have started continue without it"
     if getattr(prepared.profile, "login", None):
         return (
             "note: you can close or shut down this machine, the run continues; its logs and checkpoints "
             "are copied when it is back"
         )
-    if prepared.profile.kind != "ssh":
+    if not backend_of(prepared.profile).relaunches:
         return ""
-    what = "replacing a lost node by a spare" if prepared.profile.spares else "a restart after a lost node"
+    has_spares = bool(getattr(prepared.profile, "spares", ()))
+    what = "replacing a lost node by a spare" if has_spares else "a restart after a lost node"
     return f"note: you can close or shut down this machine, the run continues; only {what} needs it online"

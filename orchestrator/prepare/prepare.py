@@ -18,6 +18,7 @@ from orchestrator.runs.notifications import hidden_values
 from orchestrator.runs.record import Dependency, notify_entries
 from orchestrator.runs.store import RunDir, find_run
 from orchestrator.runs.sweeps import find_sweep
+from orchestrator.specs.kinds import kind_named
 from orchestrator.transport.address import gateway_of
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
@@ -27,7 +28,7 @@ if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.specs.documents.yaml_source import Document
     from orchestrator.specs.environment import Environment
     from orchestrator.specs.job import Job, Notify
-    from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile
     from orchestrator.specs.spawning import Spawning
 
@@ -119,7 +120,7 @@ def prepare(root: Path, request: Request) -> Prepared:
 
         check_format(loaded.job, loaded.code_dir)
     environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))
-    loaded, spawning = _started_once(request, loaded, repeats)
+    loaded, spawning = _with_one_rank_if_program_spawns(request, loaded, repeats)
     if loaded.job.local_rank_option is not None and repeats is None:
         from orchestrator.specs.here import with_known_option
 
@@ -127,12 +128,12 @@ def prepare(root: Path, request: Request) -> Prepared:
     profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
     given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)
     shell = {**os.environ, **environment.env, **environment.secrets}
-    is_here = getattr(profile, "supervisor", "here") == "here"
-    hidden = hidden_values(notify_entries(loaded.job.to_json()), shell, is_here=is_here)
+    is_supervised_here = getattr(profile, "supervisor", "here") == "here"
+    hidden = hidden_values(notify_entries(loaded.job.to_json()), shell, is_supervised_here=is_supervised_here)
     if loaded.job.track:
         from orchestrator.trackers import progress
 
-        hidden |= progress.hidden_values(loaded.job.track, shell, is_here=is_here)
+        hidden |= progress.hidden_values(loaded.job.track, shell, is_supervised_here=is_supervised_here)
     after = _after(root, request.after) if request.after is not None else None
     lock = _lock(loaded, repeats)
     interpreter = _interpreter(request, loaded.job, profile, repeats)
@@ -143,7 +144,9 @@ def prepare(root: Path, request: Request) -> Prepared:
     )  # fmt: skip
 
 
-def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> tuple[Loaded, Spawning | None]:
+def _with_one_rank_if_program_spawns(
+    request: Request, loaded: Loaded, repeats: RunDir | None
+) -> tuple[Loaded, Spawning | None]:
     """Change the profile to one rank per node if the program starts its ranks itself. Return (the documents, how the
     program starts its ranks). The second value is None if the profile was not changed.
 
@@ -175,11 +178,12 @@ def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDi
     """Return the interpreter that trains on this machine. Return None if the profile, a container image or a lock
     decides which interpreter is used.
     """
-    if profile.kind != "local" or profile.python or profile.runtime != "none" or job.environment is not None:
+    is_here = kind_named(profile.kind).on_this_machine
+    if not is_here or profile.python or profile.runtime != "none" or job.environment is not None:
         return None
     from orchestrator.prepare.interpreter import Interpreter, of_shell
 
-    if repeats is not None and repeats.record().kind == "local":
+    if repeats is not None and repeats.record().kind == profile.kind:
         earlier = repeats.plan().first.python
         if earlier.startswith("/") and os.access(earlier, os.X_OK):
             return Interpreter(earlier, f"as in {repeats.run_id}")
@@ -192,7 +196,8 @@ def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDi
 def _check_interpreter(root: Path, profile: AnyProfile, interpreter: Interpreter | None) -> None:
     """Raise UsageError if the interpreter that will train on this machine can't be started."""
     python = profile.python if interpreter is None else interpreter.path
-    if python is None or profile.kind != "local" or profile.runtime != "none" or python == sys.executable:
+    is_here = kind_named(profile.kind).on_this_machine
+    if python is None or not is_here or profile.runtime != "none" or python == sys.executable:
         return
     from orchestrator.prepare.interpreter import check_starts
 
@@ -308,7 +313,7 @@ def _checkpoint_of(root: Path, text: str) -> str:
     raise UsageError(f"run {run.run_id} left no checkpoint in {folder}", "submit without --resume, or name another run")
 
 
-def is_here(prepared: Prepared) -> bool:
+def can_read_code_folder(prepared: Prepared) -> bool:
     """Return whether the run can read the user's code folder, because it runs on this machine or shares this
     machine's disks.
     """
@@ -321,7 +326,7 @@ def files_to_send(prepared: Prepared) -> tuple[str, ...] | None:
 
     Return None if the run can read the code folder itself.
     """
-    if is_here(prepared):
+    if can_read_code_folder(prepared):
         return None
     from orchestrator.runs.files.ignore_rules import named_files
 
@@ -392,8 +397,8 @@ def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> Launc
     from orchestrator.specs.plan import plan
 
     run_id = run_id or f"{prepared.loaded.job.name}-{DRY_RUN_ID}"
-    place = _place(RunDir(root / "runs" / run_id), prepared.profile, prepared.interpreter)
-    launch = plan(prepared.loaded.job, prepared.profile, run_id, place, prepared.environment.env)
+    paths = _paths(RunDir(root / "runs" / run_id), prepared.profile, prepared.interpreter)
+    launch = plan(prepared.loaded.job, prepared.profile, run_id, paths, prepared.environment.env)
     own: dict[str, Any] = {}
     if prepared.debug_rank is not None:
         own["debug"] = Debug(prepared.debug_rank)
@@ -419,13 +424,13 @@ def shown_plan(root: Path, prepared: Prepared, *, contacts_login: bool = False) 
     launch = plan_for(root, prepared)
     if launch.profile.get("login") and not contacts_login:
         return launch
-    return backend_of(prepared.profile).completed(launch, by_shell=True)
+    return backend_of(prepared.profile).advice.completed(launch, by_shell=True)
 
 
-def _place(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) -> Place:
+def _paths(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) -> RunPaths:
     """Return the run's paths on the machine on which it will run. The machine is not contacted, so that a dry run
     works offline.
     """
     python = profile.python if profile.runtime == "none" else None  # the interpreter in a container is not known yet
     python = interpreter.path if interpreter is not None else python
-    return backend_of(profile).place(run, profile.workdir, python)
+    return backend_of(profile).paths(run, profile.workdir, python)

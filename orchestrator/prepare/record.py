@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend_for, kind_of
 from orchestrator.node.system.processes import identify
-from orchestrator.prepare.prepare import Prepared, files_to_send, is_here
+from orchestrator.prepare.prepare import Prepared, can_read_code_folder, files_to_send
 from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.events import Snapshot
@@ -82,6 +82,7 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
         "name": launch.name,
         "kind": kind_of(launch.profile),
         "scheduler": kind_named(launch.profile["kind"]).scheduler,
+        "is_remote": backend_for(kind_of(launch.profile)).is_remote,
         "profile_name": prepared.profile.name + (" (rehearsal)" if prepared.rehearsed else ""),
         "created": time.time(),
         "submitter": {"pid": os.getpid(), "started": me.started if me else 0, "host": os.uname().nodename},
@@ -126,7 +127,7 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
 
     facts = _copied(prepared, run)
     ignored = facts.pop("ignored", None)  # a repeated run does not have this fact
-    if is_here(prepared):
+    if can_read_code_folder(prepared):
         from orchestrator.runs.files.code_snapshot import lay_ignored
 
         code = prepared.loaded.job.code

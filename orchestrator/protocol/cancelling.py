@@ -1,5 +1,5 @@
-"""Writes cancel.json, which records that a run was cancelled, before any process is signalled. This works on a full
-disk too.
+"""Writes and looks for cancel.json, which records that a run was cancelled. The file is written before any process is
+signalled, and also on a full disk.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ def keep_room_for_cancel(folder: str | Path) -> None:
     """
     with contextlib.suppress(OSError):
         overwrite_line(f"{folder}/reserve.json", {}, ROOM)
+
+
+def is_cancelled(run_dir: str | Path) -> bool:
+    """Return whether a cancel of the run is recorded."""
+    return os.path.exists(f"{run_dir}/cancel.json")
 
 
 def record_cancel(run_dir: str | Path, cancel: Any, *, durable: bool = True) -> None:

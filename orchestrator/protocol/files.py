@@ -204,6 +204,17 @@ def sync_filesystem(folder: str | Path) -> None:
         os.close(descriptor)
 
 
+def append(path: str | Path, data: bytes) -> int:
+    """Append data to a file that only this process writes, in a single write. Return the number of written bytes, which
+    is smaller if the disk is full.
+    """
+    descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        return os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
 def append_lines(path: str | Path, lines: Iterable[str]) -> None:
     """Append lines to a file in a single write, because several processes may append to it."""
     with open(open_own(path, _SHARED), "a+b") as file:

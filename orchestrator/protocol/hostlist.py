@@ -119,7 +119,7 @@ def numbers_in_words(numbers: Sequence[int]) -> str:
     """Return numbers as text for people: `3, 5`, or `3-61, 64`."""
     if len(numbers) < FOLD_FROM:
         return ", ".join(map(str, numbers))
-    return ", ".join(_ranges([str(number) for number in numbers]))
+    return ", ".join(ranges([str(number) for number in numbers]))
 
 
 def by_words(told: Iterable[tuple[str, str]]) -> list[str]:
@@ -167,10 +167,20 @@ def _as_range(group: Sequence[Sequence[str]]) -> str:
     place = _place_of_change(group[0], group[1])
     assert place is not None
     head, tail = "".join(group[0][:place]), "".join(group[0][place + 1 :])
-    return f"{head}[{','.join(_ranges([pieces[place] for pieces in group]))}]{tail}"
+    return f"{head}[{','.join(ranges([pieces[place] for pieces in group]))}]{tail}"
 
 
-def _ranges(numbers: Sequence[str]) -> list[str]:
+def spans(numbers: Iterable[int]) -> str:
+    """Return numbers, sorted, as spans such as `0-11, 13`."""
+    return ", ".join(ranges([str(number) for number in sorted(numbers)]))
+
+
+def span(first: object, last: object) -> str:
+    """Return the numbers from `first` to `last` as `3-7`, or as `3` if they are equal."""
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def ranges(numbers: Sequence[str]) -> list[str]:
     """Return numbers in order. Consecutive numbers with equally many digits are joined as `first-last`."""
     parts: list[list[str]] = []
     for number in numbers:
@@ -178,4 +188,4 @@ def _ranges(numbers: Sequence[str]) -> list[str]:
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    return [first if first == last else f"{first}-{last}" for first, last in parts]
+    return [span(first, last) for first, last in parts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 MOST_LEVELS = 100  # limit on nested lists and objects, so that recursive code does not overflow the stack
@@ -29,6 +29,14 @@ def objects_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             found = parse_json(line) if line.strip() else None
             if isinstance(found, dict):
                 yield found
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values in nested objects by their dotted names, such as `a.b`. Empty objects are left out."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found.update(flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value})
+    return found
 
 
 def _check_levels(text: str, value: Any) -> None:

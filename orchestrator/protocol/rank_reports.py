@@ -1,10 +1,21 @@
 """A launcher's reports on its ranks: how a rank ended, and its stack trace."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Optional
 
 from orchestrator.protocol.typed import Count, Fields, Node, Rank
+
+_NO_MODULE = re.compile(r"No module named '?(\w+)(?:\.\w+)*'?(; '[\w.]+' is (?:not )?a package)?")
+
+
+def missing_module_in(words: str) -> str:
+    """Return the top-level name of the module that Python's error message reports as missing; "" for any other error,
+    or if the module is installed.
+    """
+    found = _NO_MODULE.search(words)
+    return "" if found is None or found[2] else found[1]
 
 
 class RankError(Fields):

@@ -42,18 +42,18 @@ class NotOrdinaryError(OSError):
     """The path does not name an ordinary file, or a part of the path is a link."""
 
 
-def descriptor_of(path: _Path, below: _Path | None = None, flags: int = os.O_RDONLY) -> int:
+def descriptor_of(path: _Path, below: _Path | None = None) -> int:
     """Open an ordinary file and return its descriptor."""
     if below is None:
-        return open_in_own_folder(path, flags)
+        return open_in_own_folder(path, os.O_RDONLY)
     try:
-        return _reopened(_seen(os.fspath(path), os.fspath(below)), flags)
+        return _reopened(_seen(os.fspath(path), os.fspath(below)))
     except OSError as error:
         error.filename = os.fspath(path)
         raise
 
 
-def _reopened(seen: int, flags: int = os.O_RDONLY) -> int:
+def _reopened(seen: int) -> int:
     """Open the file to which a `_LOOK` descriptor refers, and close that descriptor.
 
     The descriptor is checked, so it does not matter if the path changes later. The check comes before the opening,
@@ -61,7 +61,7 @@ def _reopened(seen: int, flags: int = os.O_RDONLY) -> int:
     """
     try:
         _check_regular(os.fstat(seen).st_mode, "")
-        return os.open(f"/proc/self/fd/{seen}", flags | _OPEN)
+        return os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | _OPEN)
     finally:
         os.close(seen)
 

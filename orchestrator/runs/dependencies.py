@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import StoreError
+from orchestrator.outcome.verdict import Outcome
 from orchestrator.protocol.events import Queued, of
 from orchestrator.protocol.frozen import Value
 from orchestrator.runs.files.file_cache import Signature, signature_of
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import sweep_of
-from orchestrator.runs.state import Outcome
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.sweeps import runs_named
 
-QUEUED: Final = "held.json"
-QUEUE: Final = "queue.json"  # file with the places (GPUs or slots) for which a run waits, and the last check
+VALUES_FOR_START: Final = "held.json"  # the environment and secrets with which a queued run will be started
+AWAITED_PLACES: Final = "queue.json"  # the places (GPUs or slots) for which a run waits, and the last check
 CANCELLED: Final = "it was cancelled before it was started"
 REMOVED: Final = "removed"
 
@@ -36,15 +36,15 @@ class Wait(Value):
 
 def is_queued(run: RunDir) -> bool:
     """Return whether the run waits in orch's own queue to be started."""
-    return os.path.exists(f"{run.path}/{QUEUED}")
+    return os.path.exists(f"{run.path}/{VALUES_FOR_START}")
 
 
-def queue_place(run: RunDir) -> Mapping[str, Any] | None:
+def awaited_places(run: RunDir) -> Mapping[str, Any] | None:
     """Return the queue record of a run that waits for places (GPUs or slots). Return None if it does not wait for
     places, or if the record is damaged.
     """
     try:
-        return run.read(QUEUE)
+        return run.read(AWAITED_PLACES)
     except StoreError:  # the next check writes it again
         return None
 
@@ -66,7 +66,7 @@ def why_it_waits(root: Path, run: RunDir, record: RunRecord) -> str:
     sweep = sweep_of(run.run_id)
     if not is_queued(run):
         return ""
-    if (kept := queue_place(run)) is not None:
+    if (kept := awaited_places(run)) is not None:
         return str(kept.get("why", ""))
     if sweep is None or record.point is None:
         return "will be started at once"

@@ -48,11 +48,13 @@ class Notification:
 # -- at submit
 
 
-def hidden_values(entries: Iterable[NotifyEntry], shell: Mapping[str, str], *, is_here: bool = True) -> dict[str, str]:
+def hidden_values(
+    entries: Iterable[NotifyEntry], shell: Mapping[str, str], *, is_supervised_here: bool = True
+) -> dict[str, str]:
     """Return the URLs in the variables that webhook_env and apprise_env name. Raises UsageError if a variable is
     missing or can't be used.
 
-    With `is_here`, the supervisor runs with this process's packages, so the URLs for apprise are checked now.
+    With `is_supervised_here`, the supervisor will use this process's packages, so the URLs for apprise are checked now.
     """
     values = {}
     for entry in entries:
@@ -60,7 +62,7 @@ def hidden_values(entries: Iterable[NotifyEntry], shell: Mapping[str, str], *, i
             if name not in shell:
                 raise UsageError(f"notify needs {name}, which is not set in this shell", f"export {name}=https://...")
             if entry.apprise_env:
-                if is_here:
+                if is_supervised_here:
                     _check_urls(name, shell[name])
             elif not shell[name].startswith(("http://", "https://")) or any(c.isspace() for c in shell[name]):
                 raise UsageError(f"notify: {name} is not an http or https address", f"export {name}=https://...")

@@ -114,7 +114,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "name": (str,), "profile_name": (str,), "kind": (str,), "created": (int, float), "nnodes": (int,),
     "world_size": (int, _NONE), "grace": (int, float), "job": (dict,), "profile": (dict,), "job_file": (str, _NONE),
     "profile_file": (str, _NONE), "code_dir": (str, _NONE), "waits": (bool,), "repeats": (str, _NONE),
-    "orch": (str, _NONE), "python": (str, _NONE), "scheduler": (str,),
+    "orch": (str, _NONE), "python": (str, _NONE), "scheduler": (str,), "is_remote": (bool,),
 }  # fmt: skip
 
 
@@ -144,6 +144,7 @@ class RunRecord(Frozen):
     python: str | None = None
     is_lost: bool = False  # whether run.json is missing, so that all other fields have their defaults
     scheduler: str = ""  # the name of the scheduler that chooses the nodes; "" if orch chooses them
+    is_remote: bool = False  # whether the run's files are written on other machines, so that this machine has copies
 
     @property
     def retry(self) -> dict[str, int | None]:
@@ -169,11 +170,6 @@ class RunRecord(Frozen):
         return login if isinstance(login, str) and login else None
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Return True if the run's files are written on other machines, so that this machine has only copies."""
-        return self.kind == "ssh" or self.login is not None
-
-    @property
     def values(self) -> Mapping[str, str]:
         """Map each key of the run's sweep to the value for this run. The result is empty if the run is not a point of a
         sweep.
@@ -192,6 +188,7 @@ class RunRecord(Frozen):
         if "scheduler" not in known and kind not in (LOCAL, "ssh"):  # written by orch 0.1, or damaged
             scheduler = kind.partition("-")[0]
             known["scheduler"] = TITLES.get(scheduler, scheduler.capitalize())
+        known.setdefault("is_remote", kind == "ssh" or kind.endswith("-login"))  # in a record without this fact
         return RunRecord(
             run_id=run_id,
             **known,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from orchestrator.outcome.judge import Records, lacking, verdict_of
 from orchestrator.outcome.restart import newest_saved, newest_start
 from orchestrator.outcome.sentences import culprit_in_words
+from orchestrator.outcome.verdict import NodeState, NodeStatus, Outcome
 from orchestrator.protocol.events import (
     AgentEnded,
     AgentStarted,
@@ -45,7 +46,7 @@ from orchestrator.protocol.events import (
 from orchestrator.protocol.hostlist import in_words, numbers_in_words
 from orchestrator.runs.record import UNKNOWN, RunRecord
 from orchestrator.runs.restarts.attempts import attempts_of
-from orchestrator.runs.state import LeftOutputs, NodeState, NodeStatus, Outcome, RunState, RunStatus
+from orchestrator.runs.state import LeftOutputs, RunState, RunStatus
 
 MOST_LATE = 3  # how many nodes are named with the reason why they have not joined
 ENDS = (AgentEnded, GaveUp, FoundLost, Dropped)

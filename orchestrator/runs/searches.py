@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import StoreError
+from orchestrator.outcome.verdict import Outcome
 from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.metric import Better
 from orchestrator.protocol.reading import MOST_LINES, read_part
@@ -24,7 +25,7 @@ from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.files.metrics import Series, metrics_of
 from orchestrator.runs.files.written_metrics import is_number
 from orchestrator.runs.run_id import point_id
-from orchestrator.runs.state import Outcome, drop_invalid_fields
+from orchestrator.runs.state import drop_invalid_fields
 from orchestrator.runs.store import RunDir, append_line, write_durably
 
 SEARCH: Final = "search.json"

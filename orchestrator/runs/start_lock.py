@@ -23,12 +23,28 @@ from typing import Final
 from orchestrator.errors import StoreError
 from orchestrator.protocol.files import is_locked, locked_in_place
 from orchestrator.protocol.reading import read_part
+from orchestrator.runs.dependencies import AWAITED_PLACES
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 
 STARTING: Final = "starting"
+SENDING: Final = "sending"  # this file exists while a first start sends files to the hosts and starts the agents
 ELSEWHERE_SECONDS: Final = 60.0
 MOST_NAME: Final = 256
 SHOWS_ITSELF_SECONDS: Final = 10.0  # seconds until a started agent or job is visible
+
+
+def may_have_left_something(run: RunDir) -> bool:
+    """Return True if a start of the run may have left files, agents or entries in a queue on a machine."""
+    return run.has_begun or any((run.path / name).exists() for name in (AWAITED_PLACES, SENDING))
+
+
+def has_started_all(handle: HandleStatus | None, started: int, nodes: int) -> bool:
+    """Return True if a start has started the agents of all nodes. `started` is the number of agents that are known.
+
+    If handle.json says that everything was started, one agent is enough, because records of the others may be lost.
+    """
+    return started >= (1 if handle is HandleStatus.SUBMITTED else max(1, nodes))
 
 
 @contextlib.contextmanager

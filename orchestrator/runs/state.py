@@ -7,12 +7,9 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, Final
 
-from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Unreachable, Verdict
+from orchestrator.outcome.verdict import NodeState, Outcome, Verdict
 from orchestrator.protocol.frozen import Value
 from orchestrator.protocol.str_enum import member_of
-
-# These types of `outcome` are parts of a RunState.
-__all__ = ["Cause", "NodeState", "NodeStatus", "Outcome", "Unreachable", "Verdict"]
 
 
 class RunStatus(StrEnum):
@@ -97,7 +94,7 @@ class LeftOutputs(Value):
     reason: str
 
 
-class Attempt(Value):
+class AttemptSummary(Value):
     """One start of a run's ranks: when it began and ended (wall clock), how it ended, and its checkpoint.
 
     The checkpoint in `ORCH_RESUME_FROM` is only offered to the program. It becomes `resumed_from` if the training
@@ -142,7 +139,7 @@ class RunState(Value):
     verdict: Verdict | None = None
     detail: str = ""
     left: tuple[LeftOutputs, ...] = ()
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[AttemptSummary, ...] = ()
     recovery: Recovery | None = None
     job: str | None = None  # number of the scheduler's job: 17, or 17_3 for a point of a sweep
 

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeVar
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
 from orchestrator.protocol import files
-from orchestrator.protocol.events import Clock, Event, read_event, read_events
+from orchestrator.protocol.events import Clock, Event, of, read_event, read_events
 from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, read_regular
 from orchestrator.protocol.str_enum import member_of
@@ -150,6 +150,11 @@ class RunDir:
         files = listing.get("files") if listing is not None else None
         return files if isinstance(files, dict) else {}
 
+    @property
+    def has_begun(self) -> bool:
+        """Return True if a start of the run has begun. The start may also have ended or been interrupted."""
+        return os.path.exists(f"{self.path}/handle.json")
+
     def handle_status(self) -> HandleStatus | None:
         """Return how far the start of the run has come, or None if no start has begun.
 
@@ -170,6 +175,13 @@ class RunDir:
         """Write a record atomically."""
         with self._unless_removed():
             write_durably(self.path / name, json.dumps(record, indent=1).encode(), private=private)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Return whether a cancel is recorded. No agent may be started after a cancel."""
+        from orchestrator.protocol.cancelling import is_cancelled
+
+        return is_cancelled(self.path)
 
     def record_cancel(self, *, now: bool) -> None:
         """Write cancel.json. If the disk is full, it is written into a reserve file of the run."""
@@ -204,13 +216,13 @@ class RunDir:
         """
         cache, paths = known or FileCache(), self._event_files()
         parts = [cache.of_file(path, partial(_events_in, self, path, node), _NONE) for path, node in paths.items()]
-        return cache.of_parts(str(self.path), parts, lambda: tuple(_timed([*chain.from_iterable(parts)])))
+        return cache.of_parts(str(self.path), parts, lambda: tuple(correct_clock_skew([*chain.from_iterable(parts)])))
 
     def event_lines(self) -> list[Record]:
         """Return the events as JSON objects, including kinds and fields that this version does not know."""
         lines = [line for path, node in self._event_files().items() for line in _lines_in(self, path, node)]
         known = [(line, event) for line in lines if (event := read_event(line)) is not None]
-        for (line, _), event in zip(known, _timed([event for _, event in known]), strict=True):
+        for (line, _), event in zip(known, correct_clock_skew([event for _, event in known]), strict=True):
             line["time"] = event.time
         return lines
 
@@ -224,13 +236,23 @@ class RunDir:
         return paths | {f"{self.path}/nodes/{name}/events.jsonl": int(name) for name in nodes if name.isdecimal()}
 
 
-def _timed(events: list[Event]) -> list[Event]:
-    """Return the events with their times converted to this machine's clock."""
+def correct_clock_skew(events: list[Event]) -> list[Event]:
+    """Return the events with their times converted from the nodes' clocks to this machine's clock. The events of class
+    Clock have the differences.
+    """
     if not any(isinstance(event, Clock) for event in events):
         return events
-    from orchestrator.runs.clock_skew import correct_clock_skew
+    from orchestrator.outcome.restart import opened_start
 
-    return correct_clock_skew(events)
+    ahead: dict[tuple[int | None, int], float] = {(each.of, each.start): each.ahead for each in of(events, Clock)}
+    start: dict[int | None, int] = {}
+    timed = []
+    for event in events:
+        if (opened := opened_start(event)) is not None:
+            start[event.node] = opened.start
+        off = ahead.get((event.node, start.get(event.node, -1)))
+        timed.append(event if off is None else event.timed(round(event.time - off, 3)))
+    return timed
 
 
 @lru_cache(maxsize=MOST_KEPT)

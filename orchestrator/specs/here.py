@@ -14,6 +14,7 @@ from orchestrator.node.system.host import cores, memory
 from orchestrator.protocol.reading import read_part
 from orchestrator.runs.files.code_snapshot import why_never_shipped
 from orchestrator.specs.documents.problem import Problem
+from orchestrator.specs.kinds import kind_named
 from orchestrator.specs.program import program_of
 from orchestrator.specs.resources import Has, lacking
 
@@ -46,9 +47,9 @@ def check_here(job: Job, profile: AnyProfile, code_dir: Path, job_file: Path, *,
 def check_this_machine(job: Job, profile: AnyProfile) -> list[Problem]:
     """Return a problem for each resource that the job requests and this machine lacks.
 
-    Only local profiles are checked.
+    A profile of other machines has no problem.
     """
-    if profile.kind != "local":
+    if not kind_named(profile.kind).on_this_machine:
         return []
     there = 0
     if job.resources.gpus:
@@ -134,9 +135,7 @@ def submitter_of(script: str, code_dir: Path) -> tuple[str, str] | None:
 
 
 def _has_one_rank_a_node(profile: AnyProfile) -> bool:
-    counts = profile.nproc_per_node if isinstance(profile.nproc_per_node, tuple) else (profile.nproc_per_node,)
-    own = [host.nproc_per_node for host in profile.hosts] if profile.kind == "ssh" else []
-    return {*counts, *(count for count in own if count is not None)} == {1}
+    return set(kind_named(profile.kind).ranks(profile)) == {1}
 
 
 def check_code(job: Job, code_dir: Path) -> list[Problem]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, Union
 
-from orchestrator.specs import border, profiles
+from pydantic import Field
+
+from orchestrator.specs import border
 from orchestrator.specs.job import Job
+from orchestrator.specs.kinds import every, model_of
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 # pydantic leaves its own keywords for a bound that follows a before-validator.
@@ -27,8 +30,11 @@ def _job_schema() -> dict[str, Any]:
 
 
 def _profile_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a profile file. Its `defaults` may have any field of a job."""
-    body = _tidy(profiles.json_schema())
+    """Return the JSON Schema of a profile file of any kind, including the kinds that installed packages add. Its
+    `defaults` may have any field of a job.
+    """
+    union: Any = Union[tuple(model_of(kind) for kind in every())]  # noqa: UP007 (the classes are not static)
+    body = _tidy(border.json_schema(Annotated[union, Field(discriminator="kind")]))
     body.pop("discriminator", None)  # a keyword of OpenAPI, which JSON Schema does not have
     job = _tidy(border.json_schema(Job))
     definitions = {**job.pop("$defs"), **body["$defs"]}

@@ -50,7 +50,9 @@ class Kind(Value):
     login_backend: str = ""
     """The backend of profiles that name a login node (`login:`); "" if this kind has no login nodes."""
     scheduler: str = ""
-    """The scheduler's name in messages, such as "Slurm"; "" if orch itself chooses the machines."""
+    """The scheduler's name in messages, such as "Slurm"; "" if orch itself chooses the machines. A scheduler gets the
+    runs of a sweep as one array.
+    """
     verb: str = "agent"
     """The command of node.pyz that starts a node's agent, or the first process of a job."""
     check: str = ""
@@ -59,6 +61,8 @@ class Kind(Value):
     """The container runtimes that the kind's nodes can have."""
     parallel: int = 1
     """The default for how many points of a sweep run at the same time."""
+    on_this_machine: bool = False
+    """True if all nodes are this machine, so that its interpreters, cores and GPUs can be examined before a start."""
 
     def nodes(self, profile: Any) -> Nodes:
         """Return the nodes of a plan. This default is for kinds whose scheduler chooses the nodes."""
@@ -91,7 +95,7 @@ class _Ssh(Kind):
 
 _MODELS: Final = "orchestrator.specs.profile"
 _BACKENDS: Final = "orchestrator.backends"
-LOCAL: Final = _Local("local", f"{_MODELS}:LocalProfile", f"{_BACKENDS}.agents.here:AgentsHere")
+LOCAL: Final = _Local("local", f"{_MODELS}:LocalProfile", f"{_BACKENDS}.agents.backend:Agents", on_this_machine=True)
 SSH: Final = _Ssh("ssh", f"{_MODELS}:SshProfile", f"{_BACKENDS}.agents.over_ssh:AgentsOverSsh")
 SLURM: Final = Kind(
     "slurm",

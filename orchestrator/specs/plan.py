@@ -32,8 +32,8 @@ BOUND_LATER = "bound on node 0 at start"
 
 
 @dataclass(frozen=True)
-class Place:
-    """The paths of the run on the nodes. The caller passes them to plan(), because plan() contacts no machine."""
+class RunPaths:
+    """The paths of the run's folders and interpreters on the nodes, which the backend determines."""
 
     run_dir: str
     code_dir: str
@@ -62,7 +62,9 @@ class LaunchPlan(Frozen):
     job: dict[str, Any]
     profile: dict[str, Any]
     tasks: tuple[NodeTask, ...]
-    commands: tuple[tuple[str, ...], ...]  # for each node, the command that starts its agent
+    # For each node, the command of its agent. A scheduler's job runs it. Without a scheduler, orch's server on the node
+    # (`node/server/machine.py`) makes the same command.
+    commands: tuple[tuple[str, ...], ...]
     master_addr: str
     secret_names: tuple[str, ...] = ()
     version: int = PLAN_VERSION
@@ -110,7 +112,9 @@ class LaunchPlan(Frozen):
         return LaunchPlan(**values)
 
 
-def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[str, str] | None = None) -> LaunchPlan:
+def plan(
+    job: Job, profile: AnyProfile, run_id: str, paths: RunPaths, env: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the launch plan. `env` is the job's environment with the values from the shell.
 
     Raises UsageError if the job and the profile can't work together.
@@ -118,13 +122,13 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
     kind = kind_named(profile.kind)
     nodes = kind.nodes(profile)
     container = runtimes.container(job, profile)
-    trains = profile.python or (place.python if container is None else "python3")  # an image has its own interpreter
+    trains = profile.python or (paths.python if container is None else "python3")  # an image has its own interpreter
     shared: dict[str, Any] = {
         "run_id": run_id,
         "nnodes": profile.nodes,
         "hosts": nodes.names,
-        "run_dir": place.run_dir,
-        "code_dir": place.code_dir,
+        "run_dir": paths.run_dir,
+        "code_dir": paths.code_dir,
         "program": Program(*_program(job), local_rank_option=job.local_rank_option or ""),
         "launcher": job.launcher,
         "backend": profile.backend,
@@ -139,8 +143,8 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "interface": profile.interface,
         "warm_imports": job.warm_imports,
         "inputs": tuple(Input(item.name, item.source, item.sha256) for item in job.inputs),
-        "inputs_dir": place.inputs_dir,
-        "checkpoint_dir": job.checkpoint.dir or f"{place.run_dir}/checkpoints",
+        "inputs_dir": paths.inputs_dir,
+        "checkpoint_dir": job.checkpoint.dir or f"{paths.run_dir}/checkpoints",
         "checkpoint_keep": job.checkpoint.keep,
         **_keep_best(job),
         "checkpoint_format": job.checkpoint.format,
@@ -148,7 +152,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "uses_gpus": _uses_gpus(job, profile),
         "gpus": job.resources.gpus,
         "all_gpus": job.training is not None and job.training.strategy in MANY_GPUS,
-        "second_copy": profile.kind == "ssh" and not profile.shared and profile.second_copy,
+        "second_copy": getattr(profile, "second_copy", False) and not profile.shared,
         "resume": job.checkpoint.resume,
         "retry": job.retry.to_json(),
         "has_spares": bool(getattr(profile, "spares", ())),
@@ -172,7 +176,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         job=job.to_json(),
         profile=profile.to_json(),
         tasks=tasks,
-        commands=tuple(_agent_argv(kind.verb, task, place) for task in tasks),
+        commands=tuple(_agent_argv(kind.verb, task, paths) for task in tasks),
         master_addr=nodes.master,
         secret_names=job.secrets,
     )
@@ -201,11 +205,11 @@ def _program(job: Job) -> tuple[str, str, tuple[str, ...]]:
     return kind, target, tuple(args)
 
 
-def _agent_argv(verb: str, task: NodeTask, place: Place) -> tuple[str, ...]:
+def _agent_argv(verb: str, task: NodeTask, paths: RunPaths) -> tuple[str, ...]:
     if verb != "agent":  # the scheduler tells each agent which node it is on
-        return (place.agent_python, f"{task.run_dir}/node.pyz", verb, task.run_dir)
+        return (paths.agent_python, f"{task.run_dir}/node.pyz", verb, task.run_dir)
     folder = node_folder(task.run_dir, task.node_rank)
-    return (place.agent_python, "-I", "-S", f"{task.run_dir}/node.pyz", "agent", f"{folder}/task.json")
+    return (paths.agent_python, "-I", "-S", f"{task.run_dir}/node.pyz", "agent", f"{folder}/task.json")
 
 
 def nproc_by_node(profile: AnyProfile) -> list[int | None]:

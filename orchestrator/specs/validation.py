@@ -9,7 +9,6 @@ from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.environment import excess, long_variables
 from orchestrator.specs.job import Job
 from orchestrator.specs.kinds import OWN, kind_named
-from orchestrator.specs.profile import SshProfile
 from orchestrator.specs.program import ONE_PROCESS, WHOLE_BATCH
 from orchestrator.specs.runtimes import GPU_FLAGS
 
@@ -75,7 +74,7 @@ def _check_min_nodes(job: Job, profile: AnyProfile) -> list[Problem]:
     """Return a problem if a job with DistributedSampler sets min_nodes. This sampler can't resume with a different
     number of ranks.
     """
-    least = profile.min_nodes if isinstance(profile, SshProfile) else None
+    least = getattr(profile, "min_nodes", None)
     if least in (None, profile.nodes) or job.training is None or job.training.sampler == "exact":
         return []
     message = (

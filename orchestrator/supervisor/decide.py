@@ -8,6 +8,7 @@ from typing import Final
 
 from orchestrator.looking.evidence import judged
 from orchestrator.outcome.restart import Relaunch, newest_start, pending_start
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.protocol.events import (
     AgentEnded,
     AgentStarted,
@@ -19,7 +20,8 @@ from orchestrator.protocol.events import (
     SubmitFailed,
     of,
 )
-from orchestrator.runs.state import HandleStatus, Verdict
+from orchestrator.runs.start_lock import has_started_all
+from orchestrator.runs.state import HandleStatus
 from orchestrator.supervisor.observe import Observation
 
 SAY_WHY: Final = (FoundLost, SubmitFailed, Dropped)  # after one of these events, no agent will report
@@ -106,7 +108,7 @@ def _who_is_missing(seen: Observation) -> str:
     if seen.handle is HandleStatus.INTENT and evidence.scheduler is None:
         # If a machine answers without reporting an agent, no agent was started on it.
         started = sum(lives is not None or node in evidence.unreachable for node, lives in evidence.alive.items())
-    if started >= max(1, nodes) or (started and seen.handle is HandleStatus.SUBMITTED):
+    if has_started_all(seen.handle, started, nodes):
         return ""
     if seen.is_being_started or seen.is_queued or seen.may_turn_up:
         return ""

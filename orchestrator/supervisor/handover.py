@@ -145,7 +145,7 @@ def _start(run: RunDir, asked: Mapping[str, Any]) -> dict[str, Any]:
     from orchestrator.specs.plan import LaunchPlan
 
     try:
-        starting.start(run, LaunchPlan.from_json(asked["plan"]), asked["secrets"], folder=asked["folder"])
+        starting.start([run], [LaunchPlan.from_json(asked["plan"])], asked["secrets"], folder=asked["folder"])
     except OrchError as error:
         known = next(each.__name__ for each in type(error).__mro__ if each.__name__ in ERRORS)
         return {"refused": known, "message": error.message, "hint": error.hint, "transient": error.transient}

@@ -41,7 +41,7 @@ class Observation:
 
 def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
     """Return all facts about the run. Files that have not changed since the last use of `known` are not read again."""
-    is_cancelled = (run.path / "cancel.json").exists()
+    is_cancelled = run.is_cancelled
     # Checked before the agents: if no start is in progress now, `gather` sees all agents that were started.
     is_held = is_being_started(run)
     evidence = gather(run, record, known)

@@ -20,16 +20,25 @@ from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.node.system.private import users_umask
 from orchestrator.protocol.events import Dropped, NotRestored, SubmitFailed
 from orchestrator.protocol.places.tickets import RENEW_SECONDS
-from orchestrator.runs.dependencies import CANCELLED, QUEUE, QUEUED, Wait, is_queued, wait_of
+from orchestrator.runs.dependencies import (
+    AWAITED_PLACES,
+    CANCELLED,
+    VALUES_FOR_START,
+    Wait,
+    awaited_places,
+    is_queued,
+    wait_of,
+)
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.start_lock import being_started
 from orchestrator.runs.store import RunDir, check_own
-from orchestrator.supervisor.starting import has_begun, start
+from orchestrator.supervisor.starting import may_install_with_secrets, start
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     import threading
 
+    from orchestrator.backends.places.waiting import Waiting
     from orchestrator.runs.store import Record
     from orchestrator.specs.plan import LaunchPlan
 PROGRAM: Final = (sys.executable, "-P", "-m", "orchestrator.supervisor", "start")
@@ -45,10 +54,10 @@ def drop(run: RunDir, reason: str) -> bool:
     with being_started(run):
         if not is_queued(run):
             return False
-        if has_begun(run):  # the process that began the start was killed
+        if run.has_begun:  # the process that began the start was killed
             backend_for(run.record().kind).clean_up(run)
         run.append_event(Dropped(reason))
-        (run.path / QUEUED).unlink()
+        (run.path / VALUES_FOR_START).unlink()
     return True
 
 
@@ -70,7 +79,7 @@ def runnable(
         if record.after not in waits:
             waits[record.after] = wait_of(root, record.after)
         wait = waits[record.after]
-        if (run.path / "cancel.json").exists():
+        if run.is_cancelled:
             wait = Wait(CANCELLED, is_unsatisfiable=True)
         if wait is not None and wait.is_unsatisfiable:
             found.append((run, wait))
@@ -99,13 +108,12 @@ def may_start(run: RunDir) -> bool:
     While a host is unreachable, it is not the run's turn. But a run whose start was interrupted may always start again,
     because that start must be completed or must release its places.
     """
-    backend = backend_for(run.record().kind)
     with being_started(run):  # a process that drops the run waits for this lock, and then removes these tickets
-        turn = backend.turn(run)
-        if not is_queued(run) or turn is None or has_begun(run):
+        waiting = _waiting(run)
+        if not is_queued(run) or waiting is None or run.has_begun:
             return is_queued(run)
         try:
-            return turn.join()
+            return waiting.join()
         except BackendError:
             return False
 
@@ -120,7 +128,7 @@ def start_queued(root: Path, run: RunDir) -> None:
     import threading
 
     try:
-        held = run.read(QUEUED) or {}
+        held = run.read(VALUES_FOR_START) or {}
     except StoreError:
         held = {}  # the start itself reports the damaged file
     is_over = threading.Event()
@@ -135,13 +143,9 @@ def start_queued(root: Path, run: RunDir) -> None:
 
 
 def _can_start_here(run: RunDir, held: Mapping[str, object]) -> bool:
-    """Return True if this process has the environment that the start needs. Return False if the start may need secrets
-    to install packages, because this process never has the secrets of the submission.
-    """
-    if backend_for(run.record().kind).pool is None:
+    """Return True if this process has the environment that the start needs, and the start needs no secrets."""
+    if backend_for(run.record().kind).pool is None or _installs_with_secrets(run, held):
         return False
-    if held.get("secrets") and _has_packages(run):
-        return False  # a package index may need one of the secrets
     ours, theirs = ({name: each[name] for name in each if name != "ORCH_HOME"}
                     for each in (os.environ, _environment(held)))  # fmt: skip
     return ours == theirs
@@ -152,15 +156,16 @@ def _environment(held: Mapping[str, object]) -> Mapping[str, str]:
     return kept if isinstance(kept, Mapping) else os.environ
 
 
-def _has_packages(run: RunDir) -> bool:
-    """Return True if the job has an `environment` section. Also return True if the run's plan is damaged, because the
-    start then reports the damage.
+def _installs_with_secrets(run: RunDir, held: Mapping[str, object]) -> bool:
+    """Return True if the start may need secrets to install packages. If the run's plan is damaged, the job counts as a
+    job with packages, and the start reports the damage.
     """
     try:
         job = run.plan().document.get("job")
     except StoreError:
-        return True
-    return not isinstance(job, Mapping) or job.get("environment") is not None
+        job = None
+    environment = job.get("environment") if isinstance(job, Mapping) else "unknown"
+    return may_install_with_secrets(environment, held.get("secrets"))
 
 
 def _start_by_program(root: Path, run: RunDir, held: Mapping[str, object]) -> None:
@@ -175,10 +180,18 @@ def _start_by_program(root: Path, run: RunDir, held: Mapping[str, object]) -> No
 
 
 def _keep_place(run: RunDir, is_over: threading.Event) -> None:
-    backend = backend_for(run.record().kind)
-    while (turn := backend.turn(run)) is not None and not is_over.wait(RENEW_SECONDS):
+    while (waiting := _waiting(run)) is not None and not is_over.wait(RENEW_SECONDS):
         with contextlib.suppress(BackendError):
-            turn.renew()
+            waiting.renew()
+
+
+def _waiting(run: RunDir) -> Waiting | None:
+    """Return the run's entry in the queue for GPUs or slots on its hosts; None if the run is not in such a queue."""
+    if awaited_places(run) is None:
+        return None
+    from orchestrator.backends.places.waiting import Waiting
+
+    return Waiting.recorded(backend_for(run.record().kind).pool, run)
 
 
 def start_by_this_program(run: RunDir) -> None:
@@ -190,8 +203,8 @@ def start_by_this_program(run: RunDir) -> None:
 
     # the start itself reports a damaged file
     with contextlib.suppress(StoreError, AttributeError, KeyError, TypeError, ValueError):
-        held = run.read(QUEUED) or {}
-        if _has_packages(run):  # a package index may need a secret
+        held = run.read(VALUES_FOR_START) or {}
+        if _installs_with_secrets(run, held):
             os.environ.update(held["secrets"])
         if lost := restore(held):
             run.append_event(NotRestored(lost))
@@ -208,19 +221,19 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
     """
     check_own(run.root, run)
     with being_started(run):
-        if not is_queued(run) or (run.path / "cancel.json").exists():
+        if not is_queued(run) or run.is_cancelled:
             return True
         try:
             _give_values(run)
             plan, held = recorded_start(run)
-            start(run, plan, held["secrets"], held["credentials"])
+            start([run], [plan], held["secrets"], held["credentials"])
         except OrchError as error:
-            if error.transient and (has_begun(run) or (run.path / QUEUE).exists()):
+            if error.transient and (run.has_begun or (run.path / AWAITED_PLACES).exists()):
                 raise  # the supervisor tries again
             if error.transient and not is_last_try:
                 return False
             run.append_event(SubmitFailed(error.message))
-            (run.path / QUEUED).unlink()
+            (run.path / VALUES_FOR_START).unlink()
     return True
 
 
@@ -243,12 +256,13 @@ def recorded_start(run: RunDir) -> tuple[LaunchPlan, Record]:
     from orchestrator.transport.credentials import credentials_for
 
     try:
-        held, plan = run.read(QUEUED), LaunchPlan.from_json(dict(run.plan().document))
+        held, plan = run.read(VALUES_FOR_START), LaunchPlan.from_json(dict(run.plan().document))
         if held is None:
-            raise StoreError(f"run {run.run_id} can't be started: its file {QUEUED} is missing")
+            raise StoreError(f"run {run.run_id} can't be started: its file {VALUES_FOR_START} is missing")
         if "credentials" not in held:
             held = {**held, "credentials": credentials_for(plan.nnodes)}
-            run.write(QUEUED, held, private=True)  # replaces a link to the file that all points of a sweep share
+            # The file was a link to the file that all points of a sweep share, and is now the run's own.
+            run.write(VALUES_FOR_START, held, private=True)
         return plan, {**held, "secrets": dict(held["secrets"])}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"the record of run {run.run_id} is damaged, so it can't be started: {error}") from error

@@ -13,11 +13,12 @@ from typing import Final
 
 from orchestrator.backends import backend_for
 from orchestrator.backends.base import Backend
-from orchestrator.looking.state import explained
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.protocol.events import CleanedUp, Dropped, FoundLost, StartingAgain
 from orchestrator.runs.files.file_cache import FileCache
+from orchestrator.runs.missing_files import explained
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.state import Ending, Verdict
+from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir, check_own, retire, tidy
 from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOnCancel, RecordLost, StartAgents, decide
 from orchestrator.supervisor.observe import Observation, observe
@@ -79,7 +80,7 @@ def act(root: Path, run: RunDir, backend: Backend, action: Action) -> Verdict | 
         case CleanUp():
             backend.clean_up(run)
         case PassOnCancel():
-            backend.cancel(run)
+            backend.cancel([run])
         case StartAgents(start, is_new):
             if is_new:  # the start is recorded before it begins
                 backend.clean_up(run)

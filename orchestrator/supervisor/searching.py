@@ -17,7 +17,7 @@ from orchestrator.errors import OrchError, StoreError
 from orchestrator.protocol import quantities
 from orchestrator.protocol.events import Cancel
 from orchestrator.protocol.files import locked
-from orchestrator.runs.dependencies import QUEUED
+from orchestrator.runs.dependencies import VALUES_FOR_START
 from orchestrator.runs.files.metrics import Series
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.searches import (
@@ -80,13 +80,13 @@ def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
     from orchestrator.prepare.prepare import Request, plan_for, prepare
     from orchestrator.specs.sweeps.search import point_of
 
-    record, queued = run.record(), run.read(QUEUED) or {}
+    record, queued = run.record(), run.read(VALUES_FOR_START) or {}
     assert record.point is not None
     point = point_of(search, record.point.index, values)
     secrets = tuple(f"{name}={value}" for name, value in queued.get("secrets", {}).items())  # in the form of --env
     asked = Request("", "", sets=point.sets, env=secrets, args=point.args, waits=record.waits, again=run.run_id)
     launch = plan_for(root, prepare(root, asked), run.run_id)
-    launch = backend_for(kind_of(launch.profile)).completed(launch)
+    launch = backend_for(kind_of(launch.profile)).advice.completed(launch)
     kept = run.read("run.json") or {}
     place = {**record.point.to_json(), "values": dict(point.values)}
     run.write("plan.json", launch.to_json())
@@ -173,7 +173,7 @@ class _Rule:
     def look(self, runs: Iterable[tuple[RunDir, int]]) -> None:
         """Append the trials' new metric values to the journal, and stop the trials that the rule selects."""
         self._catch_up()
-        going = [(run, number) for run, number in runs if not (run.path / "cancel.json").exists()]
+        going = [(run, number) for run, number in runs if not run.is_cancelled]
         for run, number in going:
             last = self._halving.last.get(number, -1)
             for seen in new_values(self._series.setdefault(number, Series(run)), self._search, number, last):

@@ -17,14 +17,13 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend_for, kind_of
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.events import Queued, Submitted
-from orchestrator.runs.dependencies import QUEUED, is_queued
-from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS
+from orchestrator.runs.dependencies import VALUES_FOR_START, is_queued
+from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS, has_started_all
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.credentials import credentials_for, with_credentials
@@ -35,43 +34,31 @@ if TYPE_CHECKING:  # a submission of files that were read before must not wait f
 
 
 def start(
-    run: RunDir, plan: LaunchPlan, secrets: Mapping[str, str], credentials: str | None = None, folder: str | None = None
+    runs: Sequence[RunDir],
+    plans: Sequence[LaunchPlan],
+    secrets: Mapping[str, str],
+    credentials: str | None = None,
+    folder: str | None = None,
 ) -> None:
-    """Start all agents of a recorded run, submit its job, or queue the run for places on its machines.
+    """Start all agents of a recorded run, submit its job, or queue the run for places on its machines. Several runs,
+    which are points of a sweep, become one array of their scheduler.
 
-    The caller holds the lock of the run's start (`being_started`). Raises OrchError if the start is refused. The caller
-    then ends the run, or tries again. `credentials` are those of an interrupted start, or None for new credentials.
-    `folder` is the folder in which the run was submitted, or None for this process's folder.
+    The caller holds the lock of the runs' start (`being_started`). Raises OrchError if the start is refused. The caller
+    then ends the runs, or tries again. `credentials` are those of an interrupted start, or None for new credentials.
+    `folder` is the folder in which the runs were submitted, or None for this process's folder.
     """
-    backend = backend_for(kind_of(plan.profile))
-    is_started = has_begun(run) and _settle_interrupted_start(backend, run)
-    if not is_started:
-        pair = credentials_for(plan.nnodes) if credentials is None else credentials
+    backend, first = backend_for(kind_of(plans[0].profile)), runs[0]
+    if not (first.has_begun and _settle_interrupted_start(backend, first)):
+        pairs = [credentials_for(plan.nnodes) if credentials is None else credentials for plan in plans]
+        tasks = [with_credentials(plan.tasks, pair, secrets) for plan, pair in zip(plans, pairs, strict=True)]
         try:  # the backend writes handle.json before and after it starts the agents
-            backend.submit(plan, with_credentials(plan.tasks, pair, secrets), run)
+            backend.submit(plans, tasks, runs)
         except PlacesTakenError:  # the run has a place in the queue of its machines
-            enqueue(run, secrets, folder)
+            enqueue(first, secrets, folder)
             return
-    run.append_event(Submitted())
-    (run.path / QUEUED).unlink(missing_ok=True)
-
-
-def start_array(
-    plans: Sequence[LaunchPlan], runs: Sequence[RunDir], secrets: Mapping[str, str], folder: Path, parallel: int | None
-) -> None:
-    """Submit the recorded points (runs) of a sweep as one job of a scheduler. At most `parallel` points run at a time.
-
-    `folder` is the sweep's own folder, which has the files that the runs share.
-    """
-    tasks = [with_credentials(plan.tasks, credentials_for(plan.nnodes), secrets) for plan in plans]
-    backend_for(kind_of(plans[0].profile)).submit_all(plans, tasks, runs, folder, parallel)
     for run in runs:
         run.append_event(Submitted())
-
-
-def has_begun(run: RunDir) -> bool:
-    """Return True if a start of the run has begun. The start may also have ended or been interrupted."""
-    return (run.path / "handle.json").exists()
+        (run.path / VALUES_FOR_START).unlink(missing_ok=True)
 
 
 def enqueue(run: RunDir, secrets: Mapping[str, str], folder: str | None = None) -> None:
@@ -82,7 +69,7 @@ def enqueue(run: RunDir, secrets: Mapping[str, str], folder: str | None = None) 
     """
     if not is_queued(run):
         run.append_event(Queued())
-        run.write(QUEUED, values_for_later(secrets, folder), private=True)
+        run.write(VALUES_FOR_START, values_for_later(secrets, folder), private=True)
 
 
 def values_for_later(secrets: Mapping[str, str], folder: str | None = None) -> dict[str, object]:
@@ -92,22 +79,32 @@ def values_for_later(secrets: Mapping[str, str], folder: str | None = None) -> d
     return {**surroundings(secrets, folder), "secrets": dict(secrets)}
 
 
+def may_install_with_secrets(environment: object, secrets: object) -> bool:
+    """Return True if a start may need the run's secrets to install packages, because a package index may need one. The
+    supervisor's own process never has these secrets.
+
+    environment: the job's section `environment`; None if the job has no such section.
+    """
+    return environment is not None and bool(secrets)
+
+
 def _settle_interrupted_start(backend: Backend, run: RunDir) -> bool:
     """Return True if an interrupted start has started all agents. Otherwise remove what it has left of them, so that
     they can be started again.
 
     Wait up to SHOWS_ITSELF_SECONDS for agents that are about to exist.
     """
-    if run.handle_status() is HandleStatus.SUBMITTED:
+    if (status := run.handle_status()) is HandleStatus.SUBMITTED:
         return True
     if backend.relaunches:
         return False  # a new start keeps the agents that it finds on the machines
-    begun, nodes = (run.path / "handle.json").stat().st_mtime, max(1, run.record().nnodes)
-    while len((sight := backend.look(run)).alive) < nodes and time.time() < begun + SHOWS_ITSELF_SECONDS:
+    until, sight = (run.path / "handle.json").stat().st_mtime + SHOWS_ITSELF_SECONDS, backend.look(run)
+    while not (is_done := has_started_all(status, len(sight.alive), run.record().nnodes)) and time.time() < until:
         time.sleep(0.2)  # no event reports a process that is about to exist
+        sight = backend.look(run)
     if sight.scheduler is not None and sight.scheduler.phase == "unknown":
         raise BackendError(f"run {run.run_id}: {sight.scheduler.detail}", transient=True)
-    if len(sight.alive) >= nodes:
+    if is_done:
         return True
     backend.clean_up(run)
     shutil.rmtree(run.path / "nodes")

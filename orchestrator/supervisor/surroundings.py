@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from orchestrator.node.system.cgroup import own_path
 from orchestrator.node.system.private import users_umask
+from orchestrator.node.system.processes import status_of
 
 LIMITS: Final = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 UNLIMITED: Final = resource.RLIM_INFINITY
@@ -49,8 +50,7 @@ def umask() -> int:
     """
     if (users := users_umask()) >= 0:
         return users
-    with open("/proc/self/status") as file:
-        return next((int(line.split()[1], 8) for line in file if line.startswith("Umask:")), 0o022)
+    return int(status_of(os.getpid(), "Umask") or "022", 8)
 
 
 def restore(kept: Mapping[str, Any]) -> list[str]:

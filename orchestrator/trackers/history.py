@@ -6,22 +6,21 @@ are named `result/...`. All functions except `new_lines` have no side effects an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import flattened, objects_in
 from orchestrator.protocol.reading import opened
+from orchestrator.runs.files.written_metrics import OF_LINE, is_number
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Ending
 
 MOST_BYTES: Final = 1 << 20  # bytes of metrics.jsonl that are read at a time
 MOST_TEXT: Final = 500  # characters of a parameter or a tag; older MLflow servers accept no more
-_NO_METRICS: Final = frozenset({"kind", "step", "attempt", "time"})
 _INT64: Final = 2**63
 
 
@@ -58,17 +57,15 @@ def new_lines(path: Path, offset: int, redact: Redaction, *, has_ended: bool) ->
 
 def metric_line(data: bytes, redact: Redaction) -> MetricLine | None:
     """Parse a line of metrics.jsonl. Return None if it is not a JSON object with a step and at least one number."""
-    try:
-        line = parse_json(data) if data.strip() else None
-    except ValueError:
-        return None
-    if not isinstance(line, dict) or not _is_number(step := line.get("step")):
+    line = next(objects_in([data]), {})
+    if not is_number(step := line.get("step")):
         return None
     kind, attempt, time = line.get("kind"), line.get("attempt"), line.get("time")
-    values = numbers_of(line, redact, f"{kind}/" if isinstance(kind, str) and kind else "", _NO_METRICS)
+    values = numbers_of(line, redact, f"{kind}/" if isinstance(kind, str) and kind else "", OF_LINE)
     if not values or abs(step) >= _INT64:
         return None
-    return MetricLine(values, int(step), attempt if type(attempt) is int else 0, float(time) if _is_time(time) else 0.0)
+    moment = float(time) if is_number(time) and 0 <= time < 1e11 else 0.0
+    return MetricLine(values, int(step), attempt if type(attempt) is int else 0, moment)
 
 
 def numbers_of(
@@ -80,24 +77,13 @@ def numbers_of(
     return {
         _redacted(redact, f"{prefix}{name}"): float(value)
         for name, value in values.items()
-        if name not in without and _is_number(value)
+        if name not in without and is_number(value)
     }
 
 
 @lru_cache(maxsize=1 << 12)
 def _redacted(redact: Redaction, name: str) -> str:
     return redact.text(name)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer that is too large for a float
-        return False
-
-
-def _is_time(value: object) -> TypeGuard[float]:
-    return _is_number(value) and 0 <= value < 1e11
 
 
 def parameters_of(record: RunRecord, redact: Redaction) -> dict[str, str]:
@@ -107,21 +93,12 @@ def parameters_of(record: RunRecord, redact: Redaction) -> dict[str, str]:
     found: dict[str, Any] = {"job": record.name, "profile": record.profile_name, "nodes": record.nnodes}
     if record.world_size is not None:
         found["world_size"] = record.world_size
-    _flatten(program, job.get(program), found)
-    _flatten("args", job.get("args"), found)
+    found |= flattened({program: job.get(program), "args": job.get("args")})
     found |= _options_in(job.get("args"))
     for name, value in record.values.items():
         found[f"sweep.{name}"] = value
     cleaned = redact.json({name: value for name, value in found.items() if value not in (None, "", [], ())})
     return {name: shortened(_words(value)) for name, value in cleaned.items()}
-
-
-def _flatten(name: str, value: object, found: dict[str, Any]) -> None:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            _flatten(f"{name}.{key}", item, found)
-    elif name and value is not None:
-        found[name] = list(value) if isinstance(value, tuple) else value
 
 
 def _options_in(args: object) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from orchestrator.errors import BackendError
+from orchestrator.outcome.verdict import Outcome
 from orchestrator.protocol.events import Snapshot, of
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import GIVEN
@@ -23,7 +24,7 @@ from orchestrator.protocol.masking import mask, masked_json
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.restarts.attempts import attempts_of
-from orchestrator.runs.state import Ending, Outcome
+from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import MetricLine, ending_in_words, numbers_of, parameters_of, shortened
 from orchestrator.trackers.progress import MLFLOW, URI, Progress, progress_of

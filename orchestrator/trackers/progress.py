@@ -70,12 +70,12 @@ def tracked(run: RunDir, record: RunRecord | None = None) -> list[dict[str, Any]
 # -- at submit
 
 
-def hidden_values(names: Iterable[str], shell: Mapping[str, str], *, is_here: bool) -> dict[str, str]:
+def hidden_values(names: Iterable[str], shell: Mapping[str, str], *, is_supervised_here: bool) -> dict[str, str]:
     """Return the shell's variables that the trackers need. Raises UsageError if a variable or a package is missing.
 
-    With `is_here`, the supervisor runs on this machine, so the package wandb must be installed on it.
+    With `is_supervised_here`, the supervisor runs on this machine, so the package wandb must be installed on it.
     """
-    if WANDB in names and is_here and find_spec("wandb") is None:
+    if WANDB in names and is_supervised_here and find_spec("wandb") is None:
         raise UsageError(
             "track: wandb needs the package wandb in orch's environment, and it is not installed",
             "pip install 'orchrun[wandb]'",

@@ -164,17 +164,13 @@ class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
         self._enter(self._before.phase)
 
 
+@functools.cache
 def watch_signals() -> None:
     """Catch SIGTERM and SIGUSR2 in this process, but not in forked workers.
 
     The first call of `resume` or `stop_requested` also does this. A script that calls `watch_signals` must call
     `stop_requested` or `after_step` after each step. Otherwise SIGTERM does not end the script.
     """
-    _watch_once()
-
-
-@functools.cache
-def _watch_once() -> None:
     stop.install()
     stop.protect_forks()
 
@@ -345,9 +341,6 @@ def _numbers(metric: Mapping[str, float]) -> dict[str, float]:
 
 
 def _device() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device()) if _on_cuda() else torch.device("cpu")
-
-
-def _on_cuda() -> bool:
-    """Return whether this script has used CUDA. This check does not initialize CUDA."""
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    """Return the GPU that this script uses, or the CPU if it has used no GPU. This check does not initialize CUDA."""
+    is_on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.device("cuda", torch.cuda.current_device()) if is_on_gpu else torch.device("cpu")

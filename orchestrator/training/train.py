@@ -37,16 +37,14 @@ from orchestrator.training.progress.profiling import Profiler, record_memory
 from orchestrator.training.progress.report import Meter, Reporter, measure
 from orchestrator.training.progress.throughput import Utilization, in_progress_line
 from orchestrator.training.strategies import Setup, find
-from orchestrator.training.strategies.share import data_part
 
 
 def train(options: Options, places: Places) -> int:
     """Run a whole training. Return the exit code: 0 when the training is done, or 95 after a stop signal."""
     ranks = read_ranks()
     # a restart on fewer nodes may have shares that differ by a sample
-    is_restart = places.attempt > 0 and options.sampler == "exact"
-    if find(options.strategy).shares_data and not is_restart:
-        check_batch(options.global_batch, data_part(options, ranks)[0])
+    if places.attempt == 0 or options.sampler != "exact":
+        check_batch(options.global_batch, find(options.strategy).data_part(options, ranks)[0])
     task = load_task(options.task)
     _choose_algorithms(options.deterministic, task.cudnn_benchmark)
     chosen, bound = _chosen(options, places, ranks), ""
@@ -141,7 +139,7 @@ class Trainer:
         )
         if self.train_samples.note:
             self.report.say(f"{self.data.name}: {self.train_samples.note}")
-        parts, mine = data_part(options, ranks) if self.kind.shares_data else (1, 0)
+        parts, mine = self.kind.data_part(options, ranks)
         self.sampler: Sampler = SAMPLERS[options.sampler](
             count(self.data.train),
             options.global_batch,

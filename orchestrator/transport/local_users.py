@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orchestrator.errors import UsageError
-from orchestrator.node.system.abstract_sockets import user_name
+from orchestrator.node.system.private import user_name
 from orchestrator.node.system.tcp_peers import can_tell_owners, is_open, owner_of_peer
 
 MOST_NAMED: Final = 100  # one user may have 65,536 subordinate uids

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from orchestrator.protocol.json_text import flattened
 from orchestrator.runs.record import RunRecord
 
 Fact = str | int | float | bool
@@ -87,13 +88,10 @@ def short_name(name: str) -> str:
     return name.removeprefix("job.").removeprefix("training.").removeprefix("args.").lstrip("-")
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 4) -> Iterator[tuple[str, Fact]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            if depth:
-                yield from _flat(value, f"{prefix}{name}.", depth - 1)
-        elif (fact := _fact(value)) is not None:
-            yield f"{prefix}{name}"[:MOST_OF_A_TEXT], fact
+def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Fact]]:
+    for name, value in flattened(values).items():
+        if (fact := _fact(value)) is not None:
+            yield name[:MOST_OF_A_TEXT], fact
 
 
 def _fact(value: Any) -> Fact | None:

@@ -34,7 +34,7 @@ from orchestrator.views.heat import HeatMap, span_map
 from orchestrator.views.logs import RankLog
 from orchestrator.views.pace import Pace, pace_of
 from orchestrator.views.run import ENDED_BADLY, RankStatus, RunView, run_view
-from orchestrator.views.runs import RunFilter, RunRow, RunsView, row_of, runs_view
+from orchestrator.views.runs import RunRow, RunsView, row_of, runs_view
 from orchestrator.views.step_times import Histogram, StepTimes, histogram_of, step_spans, step_times_of
 from orchestrator.views.sweep import SweepView, sweep_view
 from orchestrator.views.use import Totals, UseView, totals_of, use_view, uses_of_ranks
@@ -70,14 +70,14 @@ class Reader:
         """Return the folder of the run with this full id."""
         return RunDir(self.root / "runs" / run_id)
 
-    def runs(self, wanted: RunFilter | None = None, *, seconds: float = FIRST_SECONDS) -> RunsView:
-        """Return the runs that match the filter `wanted`. At most about `seconds` seconds are spent on runs that were
-        never read before. The remaining runs are only counted, and a later call reads them.
+    def runs(self, words: str = "", *, seconds: float = FIRST_SECONDS) -> RunsView:
+        """Return the runs that have all of `words`. At most about `seconds` seconds are spent on runs that were never
+        read before. The remaining runs are only counted, and a later call reads them.
         """
         with self._lock:
-            return self._runs(wanted, seconds)
+            return self._runs(words, seconds)
 
-    def _runs(self, wanted: RunFilter | None, seconds: float) -> RunsView:
+    def _runs(self, words: str, seconds: float) -> RunsView:
         for run_id in self._relabelled.look():
             self._ended.pop(run_id, None)
         ids, rows, spent = newest_ids(self.root), list[RunRow](), 0.0
@@ -95,7 +95,7 @@ class Reader:
         for kept in (self._ended, self._known, self._series, self._step_times, self._samples):
             for gone in [run_id for run_id in kept if run_id not in there]:
                 del kept[gone]
-        return runs_view(rows, wanted, unread=len(ids) - len(rows))
+        return runs_view(rows, words, unread=len(ids) - len(rows))
 
     def state(self, run: RunDir) -> RunState:
         """Return the state of a run."""

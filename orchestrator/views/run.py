@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from orchestrator.outcome.verdict import NodeState, NodeStatus, Outcome, Verdict
 from orchestrator.protocol.events import Event
-from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, RunState, Verdict
+from orchestrator.runs.state import AttemptSummary, RunState
 from orchestrator.views.runs import RunRow
 from orchestrator.views.timeline import Timeline, timeline_of
 
@@ -77,7 +78,7 @@ class RunView:
     nodes: tuple[NodeRow, ...]
     ranks: tuple[RankRow, ...]
     timeline: Timeline
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[AttemptSummary, ...] = ()
     result: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""The list of runs: a small row for each run, the filter, and the rows that are shown."""
+"""The list of runs: a small row for each run, and the rows that are shown."""
 
 from __future__ import annotations
 
@@ -36,32 +36,15 @@ class RunRow:
         """Return True if the run has ended."""
         return self.state.final
 
-
-@dataclass(frozen=True)
-class RunFilter:
-    """A filter for runs. An empty field matches every run."""
-
-    text: str = ""  # words that must all be in the id, name, profile, state or note
-    states: tuple[RunStatus, ...] = ()
-    name: str = ""
-    profile: str = ""
-
-    def takes(self, row: RunRow) -> bool:
-        """Return True if the filter matches a run."""
-        if (self.states and row.state not in self.states) or self.name not in ("", row.name):
-            return False
-        if self.profile not in ("", row.profile):
-            return False
-        words = self.text.casefold().split()
-        if not words:
-            return True
-        said = " ".join((row.run_id, row.name, row.profile, row.state, row.note)).casefold()
+    def has(self, words: Iterable[str]) -> bool:
+        """Return True if all of the casefolded words are in the id, name, profile, state or note."""
+        said = " ".join((self.run_id, self.name, self.profile, self.state, self.note)).casefold()
         return all(word in said for word in words)
 
 
 @dataclass(frozen=True)
 class RunsView:
-    """The runs that match a filter, newest first."""
+    """The runs that are shown, newest first."""
 
     rows: tuple[RunRow, ...]
     total: int
@@ -78,8 +61,8 @@ def row_of(state: RunState, note: str, labels: Labels = NO_LABELS, facts: Facts 
     )  # fmt: skip
 
 
-def runs_view(rows: Iterable[RunRow], wanted: RunFilter | None = None, *, unread: int = 0) -> RunsView:
-    """Return the rows that match the filter, and the counts of all rows."""
-    rows = tuple(rows)
-    found = tuple(row for row in rows if wanted.takes(row)) if wanted is not None else rows
+def runs_view(rows: Iterable[RunRow], words: str = "", *, unread: int = 0) -> RunsView:
+    """Return the rows that have all of `words`, and the counts of all rows."""
+    rows, asked = tuple(rows), words.casefold().split()
+    found = tuple(row for row in rows if row.has(asked)) if asked else rows
     return RunsView(found, len(rows) + unread, Counter(str(row.state) for row in rows), unread)

@@ -114,7 +114,7 @@ def use_view(
     """Return the view with a heat map of `measure`, or of another measure if the run does not have it."""
     there = {name: each.title for name, each in MEASURES.items() if _has(nodes, each)}
     shown = measure if measure in there else next(iter(there), "")
-    newest = tuple(NodeUse(each.node, _newest(each.samples)) for each in nodes)
+    newest = tuple(NodeUse(each.node, _newest(each)) for each in nodes)
     if not shown:
         return UseView("", {}, HeatMap("", "%", (), ()), newest)
     asked, spans = MEASURES[shown], _spans(nodes, MEASURES[shown])
@@ -138,15 +138,14 @@ def uses_of_ranks(nodes: Iterable[NodeSamples]) -> dict[int, Mapping[str, float]
 
 
 def _has(nodes: Iterable[NodeSamples], measure: Measure) -> bool:
-    newest = (_newest(node.samples) for node in nodes)
+    newest = (_newest(node) for node in nodes)
     return any(value is not None for sample in newest for _, value in measure.value(sample))
 
 
-def _newest(samples: Sequence[Sample]) -> Sample:
+def _newest(node: NodeSamples) -> Sample:
     """Return the newest sample. If the ranks have ended, their values come from the newest sample that has ranks."""
-    last = samples[-1]
-    ranks = next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
-    return last if last.ranks else Sample(**{**vars(last), "ranks": ranks})
+    last = node.samples[-1]
+    return last if last.ranks else Sample(**{**vars(last), "ranks": node.last_ranks})
 
 
 def _spans(nodes: Sequence[NodeSamples], measure: Measure) -> list[Span]:

@@ -211,6 +211,12 @@ def pace(reader: Reader, name: str) -> Json:
     return {"pace": to_json(reader.pace(run)), "findings": reader.findings(run)}
 
 
+OF_RUN: Final[Mapping[str, Callable[[Reader, str], Json]]] = {
+    "files": files_page, "ranks": ranks, "step_times": step_times, "pace": pace, "totals": totals,
+}  # fmt: skip
+"""The answers about one run that depend on nothing else, by the last part of their address."""
+
+
 def use(reader: Reader, name: str, measure: str | None) -> Json:
     """Return the use of a run's nodes, ranks and GPUs: a heat map of `measure`, or else the newest numbers."""
     view = reader.use(reader.find(name), measure, columns=MAP_COLUMNS if measure else 1, rows=MAP_ROWS)

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from orchestrator.errors import OrchError, RunNotFoundError, StoreError, UsageError
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.views.reader import Note, Reader
-from orchestrator.web import actions, answers, contents, openmetrics, saved_views
+from orchestrator.web import actions, answers, contents, saved_views
 from orchestrator.web.access import Access
 from orchestrator.web.gate import Gate
 from orchestrator.web.watcher import Watcher
@@ -44,15 +44,11 @@ class Page:
         """Return the ASGI application, wrapped in the `Gate` that checks each request."""
         root, reader = self.root, self.reader
         read: dict[str, Callable[[Request], Any]] = {
+            **{f"/api/runs/{{run}}/{name}": self._of_run(answer) for name, answer in answers.OF_RUN.items()},
             "/api/runs": lambda _: answers.rows(reader),
             "/api/runs/{run}": lambda ask: answers.run_page(
                 reader, ask.path_params["run"], is_first="first" in ask.query_params
             ),
-            "/api/runs/{run}/files": lambda ask: answers.files_page(reader, ask.path_params["run"]),
-            "/api/runs/{run}/ranks": lambda ask: answers.ranks(reader, ask.path_params["run"]),
-            "/api/runs/{run}/step_times": lambda ask: answers.step_times(reader, ask.path_params["run"]),
-            "/api/runs/{run}/pace": lambda ask: answers.pace(reader, ask.path_params["run"]),
-            "/api/runs/{run}/totals": lambda ask: answers.totals(reader, ask.path_params["run"]),
             "/api/runs/{run}/use": lambda ask: answers.use(
                 reader, ask.path_params["run"], ask.query_params.get("measure")
             ),
@@ -77,7 +73,7 @@ class Page:
             "labels": lambda run, given: actions.label(root, run, given),
         }
         routes = [
-            *(Route(path, _answered(answer)) for path, answer in read.items()),
+            *(Route(path, _answered(answer, _json)) for path, answer in read.items()),
             *(Route(f"/api/runs/{{run}}/{name}", _acted(do), methods=["POST"]) for name, do in act.items()),
             Route("/api/views/{kind}", self._save_view, methods=["POST"]),
             Route("/", _file("index.html")),
@@ -87,11 +83,14 @@ class Page:
             Route("/api/events", self._events),
             Route(
                 "/api/runs/{run}/content",
-                _bytes(lambda ask: contents.part_of(reader, ask.path_params["run"], ask.query_params)),
+                _answered(lambda ask: contents.part_of(reader, ask.path_params["run"], ask.query_params), _download),
             ),
             *(Route(f"/static/{each.name}", _file(each.name)) for each in sorted(STATIC.iterdir())),
         ]
         return Gate(Starlette(routes=routes), self.access)
+
+    def _of_run(self, answer: Callable[[Reader, str], Any]) -> Callable[[Request], Any]:
+        return lambda ask: answer(self.reader, ask.path_params["run"])
 
     async def _enter(self, request: Request) -> Response:
         session = self.access.redeem(str((await _body(request)).get("code", "")))
@@ -108,10 +107,6 @@ class Page:
         kind, given = request.path_params["kind"], await _body(request)
         name = str(given.get("name", ""))
         return await _said(lambda: _json(saved_views.save(self.root, kind, name, given.get("query"))))
-
-    def metrics(self) -> str:
-        """Return all runs as OpenMetrics text."""
-        return openmetrics.text_of(self.reader.runs(seconds=answers.ALL_SECONDS))
 
     async def _events(self, request: Request) -> Response:
         asked = dict(request.query_params)
@@ -139,9 +134,9 @@ async def _stream(changes: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
         following.cancel()
 
 
-def _answered(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+def _answered(answer: Callable[[Request], Any], respond: Callable[[Any], Response]) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
-        return await _said(lambda: _json(answer(request)))
+        return await _said(lambda: respond(answer(request)))
 
     return endpoint
 
@@ -154,20 +149,10 @@ def _acted(do: Callable[[str, Mapping[str, Any]], Any]) -> Callable[[Request], A
     return endpoint
 
 
-def _bytes(read: Callable[[Request], contents.Part]) -> Callable[[Request], Any]:
-    """Return an endpoint for a file's bytes. A browser that opens the address downloads the file and never displays
-    it.
-    """
-
-    def answer(request: Request) -> Response:
-        part = read(request)
-        headers = {"content-disposition": "attachment", "x-orch-size": str(part.size)}
-        return Response(part.data, media_type="application/octet-stream", headers=headers)
-
-    async def endpoint(request: Request) -> Response:
-        return await _said(lambda: answer(request))
-
-    return endpoint
+def _download(part: contents.Part) -> Response:
+    """Return a file's bytes. A browser that opens the address downloads the file and never displays it."""
+    headers = {"content-disposition": "attachment", "x-orch-size": str(part.size)}
+    return Response(part.data, media_type="application/octet-stream", headers=headers)
 
 
 async def _said(make: Callable[[], Response]) -> Response:

@@ -90,11 +90,8 @@ def _of_run(reader: Reader, run: RunDir) -> Answers:
     """Return the requests that the page of one run makes, with their answers."""
     where = ("runs", run.run_id)
     page = answers.run_page(reader, run.run_id)
-    found: Answers = {Asked(where): page, Asked((*where, "files")): answers.files_page(reader, run.run_id)}
-    found[Asked((*where, "ranks"))] = answers.ranks(reader, run.run_id)
-    found[Asked((*where, "step_times"))] = answers.step_times(reader, run.run_id)
-    found[Asked((*where, "pace"))] = answers.pace(reader, run.run_id)
-    found[Asked((*where, "totals"))] = answers.totals(reader, run.run_id)
+    found: Answers = {Asked(where): page}
+    found |= {Asked((*where, name)): answer(reader, run.run_id) for name, answer in answers.OF_RUN.items()}
     found[Asked(("trends",), (("run", run.run_id),))] = answers.trends(reader, [run.run_id])
     found[Asked((*where, "use"))] = use = answers.use(reader, run.run_id, None)
     for name in use["measures"]:

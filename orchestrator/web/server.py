@@ -95,7 +95,7 @@ def serve(
 
 def _metrics_door(page: Page, token: str, listeners: Listeners, say: Callable[[str], None]) -> Door:
     guard = Guard(say, any_user=True)
-    app = Metrics(token, page.metrics, lambda owner: guard.name(owner, "/metrics was asked for without its token by"))
+    app = Metrics(token, page.reader, lambda owner: guard.name(owner, "/metrics was asked for without its token by"))
     return Door(app, listeners, guard, METRICS_LIMITS)
 
 

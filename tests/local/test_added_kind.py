@@ -52,6 +52,8 @@ def test_a_run_of_an_added_kind_starts_is_shown_and_ends(orch: Orch, tmp_path: P
     assert "NohupProfile" in schema["$defs"]
     wrong = orch(*words, "--set", "profile.niceness=20", "--dry-run", **added)
     assert (wrong.code, "niceness" in wrong.err) == (2, True), wrong.err
+    greedy = orch(*words, "--set", "job.resources.cpus=99999", "--dry-run", **added)
+    assert (greedy.code, "this machine has" in greedy.err) == (2, True), greedy.err
     gone = orch("status", "last")
     assert (gone.code, "install the package that adds this kind" in gone.err) == (1, True), gone
     without = orch(*words, "--dry-run")

@@ -16,9 +16,9 @@ import pytest
 
 from orchestrator.looking.state import state_of
 from orchestrator.node.agent.sampling.ring_file import SampleFile
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.protocol.layout import samples_file
 from orchestrator.protocol.samples import RankSample, Sample
-from orchestrator.runs.state import Outcome, Verdict
 from orchestrator.runs.store import RunDir, append_line, create_run, live_runs
 from orchestrator.web import files
 from orchestrator.web.server import new_code

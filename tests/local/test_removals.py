@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.protocol.files import write_json
-from orchestrator.runs.state import Verdict
 from orchestrator.runs.store import RunDir, create_run, retire
 from tests.events import event
 from tests.local.conftest import Orch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.agent import leader, leader_service, listener, members
+from orchestrator.node.agent import leader, leader_service, listener
 from tests.counting import instructions
 from tests.simulator.gang import Gang
 from tests.simulator.network import Weather
@@ -23,7 +23,7 @@ from tests.simulator.stories import (
 )
 
 SEED = os.environ["SOAK_SEED"]
-OF_NODE_0 = (leader, leader_service, listener, members)
+OF_NODE_0 = (leader, leader_service, listener)
 
 
 @pytest.fixture(autouse=True)

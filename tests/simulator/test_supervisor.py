@@ -8,10 +8,11 @@ import pytest
 
 from orchestrator.looking.evidence import Evidence, state_from
 from orchestrator.outcome import restart
+from orchestrator.outcome.verdict import Cause, NodeStatus, Outcome
 from orchestrator.protocol.events import Event
 from orchestrator.runs import reducer
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.state import Cause, HandleStatus, NodeStatus, Outcome, RunStatus
+from orchestrator.runs.state import HandleStatus, RunStatus
 from orchestrator.supervisor import decide as deciding
 from orchestrator.supervisor.decide import Action, Finish, StartAgents, decide
 from orchestrator.supervisor.observe import Observation

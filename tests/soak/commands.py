@@ -22,7 +22,7 @@ from tests.patience import PATIENCE
 MODULES = (
     "orchestrator.cli", "orchestrator.cli.commands.lifecycle.status", "orchestrator.operations.runs",
     "orchestrator.operations.bundle", "orchestrator.operations.pull", "orchestrator.operations.removal",
-    "orchestrator.backends.agents.here", "orchestrator.web.export", "orchestrator.views.reader",
+    "orchestrator.backends.agents.backend", "orchestrator.web.export", "orchestrator.views.reader",
     "orchestrator.cli.render.runs",
 )  # fmt: skip
 

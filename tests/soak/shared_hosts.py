@@ -17,6 +17,8 @@ from orchestrator.errors import BackendError
 from orchestrator.node.server.leases import PROMISE_SECONDS
 from orchestrator.protocol.task import NodeTask
 from orchestrator.transport.address import Address
+from orchestrator.transport.machine import Machine
+from tests.machines import FakeMachine
 
 SECOND = 10**9
 Agent = tuple[str, int]  # run, uid
@@ -223,34 +225,31 @@ CURRENT = threading.local()
 
 
 class Pool:
-    """What a backend takes for its connections: those of the process in which it is used."""
+    """The connections of the process in which a thread runs."""
 
-    def session(self, address: Address, workdir: str) -> Session:
+    def session(self, address: Address, workdir: str) -> Machine:
         process: Process = CURRENT.process
-        return Session(process, process.world.hosts[address.host])
+        return Connected(address.host, process=process)
 
 
 @dataclass
-class Session:
-    process: Process
-    host: Host
+class Connected(FakeMachine):
+    """A host as one process reaches it: each request is two steps of the process, before and after the answer."""
 
-    @property
-    def address(self) -> Address:
-        return Address(self.host.name)
+    process: Process = field(kw_only=True)
 
-    def call(self, do: str, payload: bytes = b"", **values: Any) -> tuple[dict[str, Any], bytes]:
-        process, host = self.process, self.host
-        values.pop("timeout", None)
+    def carry_out(self, verb: str, payload: bytes, values: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        process, host = self.process, self.process.world.hosts[self.name]
         process.step()
         process.lose_if_cut(host.name)
         if host.name not in process.servers:
             process.servers[host.name] = Server(process.uid)
             host.servers.append(process.servers[host.name])
-        if do == "lease" and host.name not in process.seen and not process.world.has_begun(values["run_id"]):
-            process.seen[host.name] = process.world.answer(host, process.servers[host.name], "look_at_queue", {}, b"")
-        reply = process.world.answer(host, process.servers[host.name], do, values, payload)
-        if do == "look_at_queue":
+        server = process.servers[host.name]
+        if verb == "lease" and host.name not in process.seen and not process.world.has_begun(values["run_id"]):
+            process.seen[host.name] = process.world.answer(host, server, "look_at_queue", {}, b"")
+        reply = process.world.answer(host, server, verb, values, payload)
+        if verb == "look_at_queue":
             process.seen[host.name] = reply
         process.step()
         process.lose_if_cut(host.name)

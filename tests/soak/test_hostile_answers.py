@@ -20,7 +20,7 @@ from orchestrator.node.server.server import HOME
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.answers import is_answer
-from tests.unit.backends.mirror.session import Asked, LocalSession
+from tests.machines import Asked, FakeMachine
 
 from .conftest import Soak
 
@@ -72,7 +72,7 @@ def changed(chance: random.Random, value: Any, share: float) -> Any:
     return value
 
 
-class Hostile(LocalSession):
+class Hostile(FakeMachine):
     """A machine that answers some requests of one kind with something else; what no session lets through is refused."""
 
     def __init__(self, chance: random.Random, verb: str) -> None:

@@ -25,7 +25,7 @@ from orchestrator.backends.mirror import given, upload
 from orchestrator.protocol import files
 from orchestrator.protocol.places.tickets import FRESH_SECONDS
 from orchestrator.protocol.task import NodeTask, Program
-from orchestrator.runs.dependencies import QUEUE, QUEUED, is_queued
+from orchestrator.runs.dependencies import AWAITED_PLACES, VALUES_FOR_START, is_queued
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor import queue, starting
 
@@ -60,7 +60,7 @@ class Inline:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> AgentsOverSsh:
+def backend(monkeypatch: pytest.MonkeyPatch) -> AgentsOverSsh:
     """The backend of both users, with neither uploads nor a network."""
     found = AgentsOverSsh()
     found.pool = Pool()  # type: ignore[assignment]
@@ -74,7 +74,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> AgentsOverSsh:
     )
     monkeypatch.setattr(start, "leader_addresses", lambda *_: ("10.0.0.1",))
     for module in (queue, starting):
-        monkeypatch.setattr(module, "backend", lambda _: found)
+        monkeypatch.setattr(module, "backend_for", lambda _: found)
     monkeypatch.setattr(queue, "recorded_start", _recorded_start)
     for name in ("write", "append_event"):
         monkeypatch.setattr(RunDir, name, _with_a_step(getattr(RunDir, name)))
@@ -117,7 +117,7 @@ class Schedule:
     """One world, what its users do, and what went wrong."""
 
     folder: Path
-    machine: AgentsOverSsh
+    backend: AgentsOverSsh
     chance: random.Random
     problems: list[str] = field(default_factory=list)
     processes: dict[str, Process] = field(default_factory=dict)  # by run: one at a time is at work for each
@@ -145,8 +145,8 @@ class Schedule:
         (run.path / "nodes").mkdir(parents=True)
         record = {"kind": "ssh", "nnodes": len(names), "world_size": count, "waits": True, "profile": profile}
         run.write("run.json", {**record, "job": {}})
-        run.write(QUEUE, {"counts": {str(node): count for node in range(len(names))}, "why": ""})
-        run.write(QUEUED, {})
+        run.write(AWAITED_PLACES, {"counts": {str(node): count for node in range(len(names))}, "why": ""})
+        run.write(VALUES_FOR_START, {})
         self.runs[name] = (run, uid, dict.fromkeys(names, count))
 
     # -- what happens
@@ -188,7 +188,7 @@ class Schedule:
         self.world.end_run(name, uid)
         self.going.discard(name)
         self.ended.add(name)
-        self.processes[name] = Process(self.world, uid, lambda: self.machine.clean_up(run))
+        self.processes[name] = Process(self.world, uid, lambda: self.backend.clean_up(run))
 
     def kill(self, name: str) -> None:
         """kill -9, where it just stands."""
@@ -254,12 +254,12 @@ class Schedule:
 
 
 def test_two_users_in_any_order_with_kills_and_cuts_at_each_step(
-    tmp_path: Path, machine: AgentsOverSsh, soak: Soak
+    tmp_path: Path, backend: AgentsOverSsh, soak: Soak
 ) -> None:
     count, kills, cuts = soak.of(200, 15), 0, 0
     for number in range(count):
         seed = soak.chance.randrange(1 << 32)
-        schedule = Schedule(tmp_path / str(number), machine, random.Random(seed))
+        schedule = Schedule(tmp_path / str(number), backend, random.Random(seed))
         schedule.storm()
         schedule.calm()
         for process in schedule.processes.values():

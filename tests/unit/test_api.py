@@ -11,7 +11,8 @@ import pytest
 import orchestrator
 from orchestrator import errors
 from orchestrator.api import Run, RunFailedError, WaitTimeoutError, find, list_runs, submit
-from orchestrator.runs.state import RunState, Verdict
+from orchestrator.outcome.verdict import Verdict
+from orchestrator.runs.state import RunState
 from orchestrator.runs.store import create_run, retire, state_root
 from orchestrator.version import __version__
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import shlex
@@ -16,19 +17,20 @@ from ruamel.yaml import YAML
 
 from orchestrator import errors
 from orchestrator.cli import orch
-from orchestrator.cli.group import ROOMS
+from orchestrator.cli.group import SECTIONS
 from orchestrator.cli.output_schemas import OUTPUTS
 from orchestrator.cli.render.runs import SPARE
 from orchestrator.cli.request import TakesArguments
 from orchestrator.mcp.answers import ACTING, READING
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.protocol.events import KINDS
 from orchestrator.protocol.layout import is_own_file
-from orchestrator.runs.state import Outcome, RunState, RunStatus, Verdict
+from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.specs.border import valid
 from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Job, Training
 from orchestrator.specs.kinds import OWN
-from orchestrator.specs.plan import Place, plan, ranks_of
+from orchestrator.specs.plan import RunPaths, plan, ranks_of
 from orchestrator.specs.profile import LocalProfile
 from orchestrator.specs.spec import names_of
 
@@ -39,6 +41,7 @@ MANUAL = [page for page in PAGES if ROOT / "docs" in page.parents or page == ROO
 CONTEXT = click.Context(orch)
 EVERY = {name: orch.get_command(CONTEXT, name) for name in (*orch.list_commands(CONTEXT), *orch.unlisted)}
 COMMANDS = sorted(EVERY)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 # Options that a page names as those of another program.
 FOREIGN = {
     "slurm.md": {"--no-requeue", "--no-kill", "--time", "--mem", "--gpus-per-node", "--cpus-per-task"},  # sbatch's
@@ -237,7 +240,7 @@ def test_the_columns_that_a_narrow_table_of_runs_omits() -> None:
 def test_the_variables_of_a_rank() -> None:
     job = valid(Job, {"name": "job", "command": ["true"]})
     profile = LocalProfile(kind="local", name="here", nodes=1, nproc_per_node=1)
-    launch = plan(job, profile, "job-abcdef", Place("/run", "/code", "/inputs", "python3", "python3"))
+    launch = plan(job, profile, "job-abcdef", RunPaths("/run", "/code", "/inputs", "python3", "python3"))
     named = first_column(section((ROOT / "docs" / "cli.md").read_text(), "What a rank sees"))
     assert len(named) == len(set(named))
     assert set(named) == set(next(ranks_of(launch)).environment)
@@ -401,18 +404,49 @@ def test_the_house_is_the_tree() -> None:
     house = section((ROOT / "docs" / "design.md").read_text(), "The house")
     named = re.findall(r"^(\S+(?:\.py|/)) +\S", house, re.MULTILINE)
     package = ROOT / "orchestrator"
-    rooms = {
+    packages = {
         f"{path.parent.relative_to(package)}/" for path in package.glob("**/__init__.py") if path.parent != package
     }
     at_the_root = {path.name for path in package.glob("*.py")} - {"__init__.py"}
     assert len(named) == len(set(named))
-    assert set(named) == rooms | at_the_root
+    assert set(named) == packages | at_the_root
 
 
 def test_the_house_names_the_commands_of_each_group() -> None:
     house = section((ROOT / "docs" / "design.md").read_text(), "The house")
     named = dict(re.findall(r"^cli/commands/(\w+)/ +(\S.*)$", house, re.MULTILINE))
-    assert named == {room: ", ".join(names) for room, (_, names) in ROOMS.items()}
+    assert named == {name: ", ".join(names) for name, (_, names) in SECTIONS.items()}
+
+
+def test_the_files_and_functions_of_the_start_exist() -> None:
+    story = (
+        (ROOT / "docs" / "design.md")
+        .read_text()
+        .partition("A reader who follows `orch submit`")[2]
+        .partition("\n## ")[0]
+    )
+    rows = re.findall(r"^\| `([\w/]+\.py)` \| (`.*?`) \|", story, re.MULTILINE)
+    defined = {file: _defined_in(ROOT / "orchestrator" / file) for file, _ in rows}
+    assert {
+        f"{file}: {name}" for file, names in rows for name in re.findall(r"`(.+?)`", names) if name not in defined[file]
+    } == set()
+    assert {
+        name for name in re.findall(r"`([\w/]+\.py)`", story) if not (ROOT / "orchestrator" / name).is_file()
+    } == set()
+    assert len(rows) > 10
+
+
+def _defined_in(file: Path) -> set[str]:
+    """The functions and classes of a file, and the methods as Class.method."""
+    found = [node for node in ast.parse(file.read_text()).body if isinstance(node, DEFINITIONS)]
+    methods = [(top, node) for top in found for node in top.body if isinstance(node, DEFINITIONS)]
+    return {node.name for node in found} | {f"{top.name}.{node.name}" for top, node in methods}
+
+
+def test_no_other_class_is_called_a_machine() -> None:
+    files = (ROOT / "orchestrator").rglob("*.py")
+    named = {name for file in files for name in _defined_in(file) if re.fullmatch(r"\w*Machine(Reader|s)?", name)}
+    assert named == {"Machine", "LocalMachine", "Machines"}
 
 
 def test_the_files_and_tests_that_a_recipe_names_are_there() -> None:

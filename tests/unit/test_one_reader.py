@@ -44,7 +44,6 @@ OTHERS: dict[str, dict[str, str]] = {
     "node/launcher/rank/debugger.py": {"_start_adapter": PIPE},
     "node/launcher/rank/error_file.py": {"write_error": "a descriptor of open_own"},
     "node/launcher/rank/forked.py": {"_run_as_main": USERS},
-    "node/launcher/stacks.py": {"_has_signal": KERNELS},
     "node/server/code_cache.py": {"_write_entry": NEW},
     "node/server/gpus.py": {"_read": KERNELS},
     "node/server/machine.py": {"start_agent": NEW, "_start": OWN},

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import gpu_checks
+from orchestrator.backends.agents.reachability import try_connections
 from orchestrator.backends.agents.start import listed_twice
-from orchestrator.backends.agents.ways import try_ways
 from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.backends.hosts import on_all
 from orchestrator.backends.mirror import upload
@@ -36,6 +36,7 @@ LEAST_SHM: Final = 1 << 30
 HASH_SECONDS: Final = 600.0  # all files of all environments are read
 MOST_SKEW: Final = 5.0
 REMEDIES: Final = {
+    "ssh": "log in to this host: it may be overloaded, or a network file system may hang there",
     "workdir": "make room on that disk",
     "clock": "timestamps in the logs of different hosts will not match; nothing in orch depends on the clocks",
     "shm": "DataLoader workers share memory in /dev/shm: enlarge it on this host",
@@ -56,6 +57,14 @@ class Node:
     def add(self, what: str, level: Level, value: str, hint: str = "") -> None:
         """Record the result of a check. The hint is dropped if the check passed."""
         self.checks[what] = CheckResult(level, value, "" if level == OK else hint or REMEDIES.get(what, ""))
+
+    def add_refusal(self, what: str, error: BackendError, hint: str) -> None:
+        """Record that the machine refused the request of a check. Raises the error again if the machine did not
+        answer.
+        """
+        if error.transient:
+            raise error
+        self.add(what, FAIL, error.message, hint)
 
 
 def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
@@ -121,7 +130,7 @@ def _check_machine(
         )
     except BackendError as error:
         where = "ORCH_HOME" if host.is_here else "workdir in the profile"
-        node.add("workdir", FAIL, error.message, f"set {where} to a folder of yours")
+        node.add_refusal("workdir", error, f"set {where} to a folder of yours")
         return node
     skew = hello["time"] - (before + time.time()) / 2
     node.hello = hello
@@ -154,7 +163,7 @@ def _check_runtime(node: Node, machine: Machine, runtime: str) -> None:
         how = ", rootless: for runs of one node only" if found["rootless"] and runtime == "docker" else ""
         node.add("runtime", WARN if how else OK, f"{runtime} {found['version']}{how}", "set runtime: podman")
     except BackendError as error:
-        node.add("runtime", FAIL, error.message, "set `runtime` in the profile to a runtime that the machine has")
+        node.add_refusal("runtime", error, "set `runtime` in the profile to a runtime that the machine has")
 
 
 def _check_training(node: Node, machine: Machine, python: str) -> None:
@@ -165,7 +174,7 @@ def _check_training(node: Node, machine: Machine, python: str) -> None:
         hint = f"install torch for {python}, or set `python` in the profile to the interpreter that has torch"
         node.add("training", OK if torch else FAIL, value, hint)
     except BackendError as error:
-        node.add("training", FAIL, error.message, "set `python` in the profile to the interpreter that has torch")
+        node.add_refusal("training", error, "set `python` in the profile to the interpreter that has torch")
 
 
 def _read_environments(node: Node, machine: Machine, workdir: str) -> None:
@@ -173,27 +182,29 @@ def _read_environments(node: Node, machine: Machine, workdir: str) -> None:
         answer, _ = machine.call("hash_environments", timeout=HASH_SECONDS, workdir=workdir)
         node.environments = answer["environments"]
     except BackendError as error:
-        node.add(ENVIRONMENTS, FAIL, error.message, f"look at {workdir}/cache/env there")
+        node.add_refusal(ENVIRONMENTS, error, f"look at {workdir}/cache/env there")
 
 
 def _compare_machines(
     pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
 ) -> None:
     """Check that the machines reach one another, that no machine is listed twice, and that all have the same torch."""
-    _check_ways(pool, settings, hosts, nodes)
+    _check_connections(pool, settings, hosts, nodes)
     hellos = {number: node.hello for number, node in nodes.items() if node.hello}
     for number, error in listed_twice(hosts, hellos).items():
         nodes[number].add("ssh", FAIL, error.message.partition(": ")[2], error.hint)
     _compare_versions(nodes)
 
 
-def _check_ways(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]) -> None:
+def _check_connections(
+    pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
+) -> None:
     """Try the connections that a start needs: from every node to node 0, and from every node to the next node."""
     there = {number: host for number, host in hosts.items() if nodes[number].hello}
-    tried = try_ways(pool, settings, there)
+    tried = try_connections(pool, settings, there)
     for number, problem in tried.failed.items():
-        hint = "set `ports` in the profile to a range of free ports"
-        nodes[number].add("master", FAIL, problem.message, problem.hint or hint)
+        ports = "" if problem.transient else "set `ports` in the profile to a range of free ports"
+        nodes[number].add("ssh" if problem.transient else "master", FAIL, problem.message, problem.hint or ports)
     for (number, other), answer in sorted(tried.answers.items()):
         before = nodes[number].checks.get("master")
         if before is not None and before.level != OK:

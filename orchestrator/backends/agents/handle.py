@@ -17,7 +17,6 @@ from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, names_in
 from orchestrator.transport.address import HERE, Address
 
-SENDING: Final = "sending"  # this file exists while a first start sends files to the hosts and starts the agents
 SECRETS: Final = "secrets.json"  # the secrets for another start; mode 0600, removed with the verdict
 NOBODY: Final = Process(0, 0)  # a placeholder for an agent that was started, but whose record is damaged
 
@@ -63,7 +62,7 @@ class Handle(Value):
         """Return the machine of each node of the plan, including nodes that take no part in this start."""
         return {number: self.by_plan_node.get(number, host) for number, host in enumerate(settings.hosts)}
 
-    def free_machines(self, settings: AgentsSettings) -> list[Host]:
+    def free_hosts(self, settings: AgentsSettings) -> list[Host]:
         """Return the profile's machines that no node uses. They may replace a lost machine."""
         from orchestrator.outcome.machines import candidates
 

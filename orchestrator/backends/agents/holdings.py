@@ -11,7 +11,7 @@ from orchestrator.backends.environments import tidy_cache
 from orchestrator.backends.hosts import on_all
 from orchestrator.backends.mirror.output_record import record_removed
 from orchestrator.backends.mirror.outputs import left_on
-from orchestrator.backends.settings import AgentsSettings, Host
+from orchestrator.backends.settings import AgentsSettings, Host, run_folder
 from orchestrator.runs.run_id import run_id_from
 from orchestrator.transport.machine import Machines
 
@@ -23,7 +23,7 @@ def holdings(settings: AgentsSettings, pool: Machines) -> list[dict[str, Any]]:
     """List every machine's cores, GPUs and free space, and the run that holds each place (GPU or slot). For a machine
     that did not answer, list the error message.
     """
-    machines, nodes = settings.machines, len(settings.hosts)
+    machines, nodes = settings.all_hosts, len(settings.hosts)
 
     def one(number: int, host: Host) -> dict[str, Any]:
         session = pool.session(host.address, settings.workdir)
@@ -42,22 +42,22 @@ def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, d
     """List the remains of ended runs on every machine, and the unreachable machines. Unless `dry_run` is True, remove a
     run's remains if `judge` permits it.
     """
-    machines, workdir = settings.machines, settings.workdir
+    machines, workdir = settings.all_hosts, settings.workdir
+    found: dict[int, list[Finding]] = {number: [] for number in machines}
 
-    def one(_: int, host: Host) -> list[Finding]:
-        session = pool.session(host.address, workdir)
+    def one(number: int, host: Host) -> None:
+        session, rows = pool.session(host.address, workdir), found[number]
         # `hello` refuses a folder that others can write into, because records that others wrote can't be trusted.
         session.call("hello", workdir=workdir, shared_parent=settings.shared_parent)
         runs = session.call("leftovers", workdir=workdir)[0]["runs"]
         named = {run_id_from(each, session.name): left for each, left in runs.items()}
         ruled = {run_id: ruling for run_id, left in named.items() if (ruling := judge(run_id, left["agent"]))}
-        found = [
-            _end(session, workdir, run_id, runs[run_id], ruling, dry_run=dry_run) for run_id, ruling in ruled.items()
-        ]
-        return found if dry_run else [*found, *tidy_cache(session, workdir)]
+        for run_id, ruling in ruled.items():
+            rows.append(_end(session, workdir, run_id, runs[run_id], ruling, dry_run=dry_run))
+        rows += [] if dry_run else tidy_cache(session, workdir)
 
-    done, failed = on_all(one, machines)
-    rows = [finding for number in sorted(done) for finding in done[number]]
+    _, failed = on_all(one, machines)
+    rows = [finding for number in sorted(found) for finding in found[number]]
     lost = [Finding("host", machines[number].name, "kept", failed[number].message) for number in sorted(failed)]
     return [*rows, *lost]
 
@@ -68,7 +68,7 @@ def _end(
     """Remove the processes and files that one run left on one machine, if `ruling.ends` is True. Return a description
     of the result.
     """
-    host, folder, processes = machine.name, f"{workdir}/runs/{run_id}", ", ".join(left["processes"])
+    host, folder, processes = machine.name, run_folder(workdir, run_id), ", ".join(left["processes"])
     what = f"{host}: {folder if left['folder'] else ''}{f' processes {processes}' if processes else ''}"
     if not ruling.ends or dry_run:
         return Finding("run", what, "would be ended" if ruling.ends else "kept", ruling.why)

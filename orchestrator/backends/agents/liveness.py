@@ -11,8 +11,9 @@ from orchestrator.backends.settings import Host
 from orchestrator.errors import StoreError
 from orchestrator.outcome.restart import pending_start
 from orchestrator.outcome.unreachable import counted_out
+from orchestrator.outcome.verdict import Unreachable
 from orchestrator.protocol.events import read_events
-from orchestrator.runs.state import HandleStatus, Unreachable
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, read_lines
 
 
@@ -21,7 +22,7 @@ class Seen:
     """The supervisor's last observation of an agent. It is valid only for one start on one machine."""
 
     start: int
-    machine: Host
+    host: Host
     alive: bool | None  # None: unknown
     unreachable_since: float | None = None
     why: str = ""
@@ -30,7 +31,7 @@ class Seen:
         """Return this observation. If the machine was already unreachable in the earlier observation `before`, take
         over from it the time since which the machine is unreachable.
         """
-        if before is None or (before.start, before.machine) != (self.start, self.machine):
+        if before is None or (before.start, before.host) != (self.start, self.host):
             return self
         if self.unreachable_since is None:
             return self
@@ -40,12 +41,12 @@ class Seen:
         """Return True if the observation is about the node's agent that `handle.json` names, and not about an
         earlier agent.
         """
-        return self.start == handle.start and handle.hosts[node : node + 1] == (self.machine,)
+        return self.start == handle.start and handle.hosts[node : node + 1] == (self.host,)
 
     def write(self, run: RunDir, node: int) -> None:
         """Write the observation into the run's folder."""
         run.node(node).mkdir(parents=True, exist_ok=True)
-        values = {"start": self.start, "machine": self.machine.to_json(), "alive": self.alive}
+        values = {"start": self.start, "machine": self.host.to_json(), "alive": self.alive}
         run.write(_name(node), {**values, "away": self.unreachable_since, "why": self.why})
 
 

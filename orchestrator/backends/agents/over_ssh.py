@@ -9,25 +9,24 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.backends.agents.backend import Agents
-from orchestrator.backends.agents.handle import SECRETS, SENDING, first_handle, read_handle
+from orchestrator.backends.agents.handle import SECRETS, first_handle, read_handle
 from orchestrator.backends.base import Finding, Judge, NodeProof, Sight
-from orchestrator.backends.settings import AgentsSettings, remote_folder, workdir_of
+from orchestrator.backends.hosts import connections, on_all
+from orchestrator.backends.settings import WORKDIR, AgentsSettings, remote_folder, run_folder, workdir_of
 from orchestrator.errors import BackendError, StoreError
+from orchestrator.runs.start_lock import SENDING
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
-    from pathlib import Path
-
     from orchestrator.backends.agents.watcher import AgentsWatcher
-    from orchestrator.backends.replay_stage import Order
+    from orchestrator.backends.mirror.watching import Source
     from orchestrator.backends.settings import Host
     from orchestrator.outcome.restart import Relaunch
     from orchestrator.protocol.task import NodeTask
-    from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.restarts.recovery import Reserves
     from orchestrator.runs.store import RunDir
-    from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile
-    from orchestrator.transport.machine import Machine, Machines
+    from orchestrator.transport.machine import Machine
     from orchestrator.transport.pool import ConnectionPool
 
 T = TypeVar("T")
@@ -44,42 +43,59 @@ class AgentsOverSsh(Agents):
     is_remote = relaunches = True
 
     def __init__(self, pool: ConnectionPool | None = None) -> None:
-        from orchestrator.backends.hosts import connections
-
         self.pool = pool or connections()
         self._watchers: dict[str, AgentsWatcher] = {}
         self._lock = threading.Lock()
 
-    @property
-    def machines(self) -> Machines:
-        """Return the connection pool."""
-        return self.pool
-
     # -- starting
 
-    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Return the run's folder on the nodes, which is below the profile's `workdir`."""
-        from orchestrator.specs.plan import Place
+    def paths(self, run: RunDir, workdir: str | None, python: str | None) -> RunPaths:
+        """Return paths below the profile's `workdir`."""
+        from orchestrator.specs.plan import RunPaths
 
-        top = workdir or "~/.orch"
-        folder = f"{top}/runs/{run.run_id}"
-        return Place(folder, f"{folder}/code", f"{top}/inputs", "python3", "python3")
+        top = workdir or WORKDIR
+        folder = run_folder(top, run.run_id)
+        return RunPaths(folder, f"{folder}/code", f"{top}/inputs", "python3", "python3")
 
-    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
-        """Prepare every machine, then start all agents."""
+    def submit(
+        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]
+    ) -> None:
+        """Start all agents. Secrets are kept in a file of mode 0600, because a relaunch needs them too."""
         from orchestrator.backends.mirror.given import with_given_checkpoint
 
-        if tasks[0].secrets:
-            run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)
-        with _sending(run):
-            self._start(with_given_checkpoint(tasks), run, AgentsSettings.of(plan.profile))
+        (mine,), (run,) = tasks, runs
+        if mine[0].secrets:
+            run.write(SECRETS, {"secrets": mine[0].secrets}, private=True)
+        with self._sending(run):
+            super().submit(plans, [with_given_checkpoint(mine)], runs)
+
+    @contextlib.contextmanager
+    def _sending(self, run: RunDir) -> Iterator[None]:
+        """While the context lasts, keep a locked file that marks the run's first start as in progress. If that file
+        exists but is not locked, the start was killed.
+
+        If the start fails, remove the files that it has sent.
+        """
+        from orchestrator.protocol.files import locked
+
+        mark = run.path / SENDING
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(locked(mark))
+            except OSError as error:
+                raise StoreError(f"{mark} can't be written: {error.strerror}", "make room on that disk") from error
+            try:
+                yield
+            except BackendError:
+                self._remove_sent(run)
+                mark.unlink(missing_ok=True)
+                raise
+            mark.unlink(missing_ok=True)
 
     def _remove_sent(self, run: RunDir) -> None:
         """After a failed start that has not written handle.json, remove the files that were sent to the machines."""
         if read_handle(run) is not None:
             return
-        from orchestrator.backends.hosts import on_all
-
         settings = AgentsSettings.of(run.record().profile)
 
         def one(_: int, host: Host) -> None:
@@ -115,7 +131,7 @@ class AgentsOverSsh(Agents):
 
         settings = AgentsSettings.of(run.record().profile)
         handle = read_handle(run) or first_handle(settings)
-        hosts, free = handle.hosts_of_plan(settings).values(), handle.free_machines(settings)
+        hosts, free = handle.hosts_of_plan(settings).values(), handle.free_hosts(settings)
         return Reserves(
             tuple(host.name for host in hosts),
             tuple(host.name for host in free),
@@ -152,14 +168,13 @@ class AgentsOverSsh(Agents):
         else:
             self.watcher(run).wait(timeout)
 
-    @contextlib.contextmanager
-    def bringing_logs(self, run: RunDir, selection: Selection) -> Iterator[None]:
-        """While the context lasts, copy the chosen logs to this machine. Only machines with such logs are contacted."""
-        from orchestrator.backends.agents.watcher import current_sources
-        from orchestrator.backends.mirror.watching import watching_logs
+    def sources(self, run: RunDir, *, present: bool = False) -> list[Source]:
+        """Return the machines of the current start, and those of earlier starts; or each node's present machine."""
+        from orchestrator.backends.agents.watcher import current_sources, former_sources, sources
 
-        with watching_logs(run, current_sources(run, self.pool), selection):
-            yield
+        if present:
+            return current_sources(run, self.pool)
+        return [*sources(run, self.pool), *former_sources(run, self.pool)]
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the command that runs on the node's current machine, by ssh or by the scheduler's own command."""
@@ -171,17 +186,6 @@ class AgentsOverSsh(Agents):
             raise BackendError(f"run {run.run_id} has not started on any machine yet")
         address = self.pool.way(handle.hosts[node].address, workdir_of(run.record().profile))
         return (over_ssh if address.is_by_ssh else in_job)(address, argv, terminal=terminal)
-
-    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put the files for a replay of one rank onto the node's machine, into a new folder next to the folders of
-        runs.
-        """
-        from orchestrator.backends.mirror.upload import stage_replay
-
-        handle, workdir = read_handle(run), workdir_of(run.record().profile)
-        assert handle is not None, "reach() has refused"
-        session = self.pool.session(handle.hosts[node].address, workdir)
-        return stage_replay(session, run, workdir, name, checkpoint, order)
 
     # -- ending
 
@@ -195,8 +199,6 @@ class AgentsOverSsh(Agents):
     def _on_machines(
         self, run: RunDir, work: Callable[[int | None, Machine, str], T], without: Collection[int] = ()
     ) -> tuple[dict[int, T], dict[int, BackendError]]:
-        from orchestrator.backends.hosts import on_all
-
         handle = read_handle(run)
         if handle is None or not (profile := run.record().profile):
             return {}, {}
@@ -226,15 +228,6 @@ class AgentsOverSsh(Agents):
             watcher.stop()
         finish(run, sources(run, self.pool), lost, former_sources(run, self.pool))
 
-    def bring_outputs(self, run: RunDir) -> None:
-        """Copy to this machine all outputs that exist only on the nodes. If the run has ended, remove its folders on
-        the nodes.
-        """
-        from orchestrator.backends.agents.watcher import former_sources, sources
-        from orchestrator.backends.mirror.watching import bring_outputs
-
-        bring_outputs(run, [*sources(run, self.pool), *former_sources(run, self.pool)])
-
     # -- a profile's machines
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
@@ -252,24 +245,3 @@ class AgentsOverSsh(Agents):
         from orchestrator.backends.agents.holdings import collect_garbage
 
         return collect_garbage(AgentsSettings.of(profile.to_json()), self.pool, judge, dry_run=dry_run)
-
-
-@contextlib.contextmanager
-def _sending(run: RunDir) -> Iterator[None]:
-    """While the context lasts, keep a locked file that marks the run's first start as in progress. If that file exists
-    but is not locked, the start was killed.
-    """
-    from orchestrator.protocol.files import locked
-
-    mark = run.path / SENDING
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(locked(mark))
-        except OSError as error:
-            raise StoreError(f"{mark} can't be written: {error.strerror}", "make room on that disk") from error
-        try:
-            yield
-        except BackendError:  # the start has removed the files that it had sent
-            mark.unlink(missing_ok=True)
-            raise
-        mark.unlink(missing_ok=True)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from orchestrator.backends.agents.handle import SECRETS, read_handle
 from orchestrator.backends.agents.liveness import unreachable_nodes
-from orchestrator.backends.agents.start import Start, is_cancelled
-from orchestrator.backends.agents.ways import cut_off
+from orchestrator.backends.agents.reachability import cut_off
+from orchestrator.backends.agents.start import Start
 from orchestrator.backends.hosts import MachinesError, on_all
 from orchestrator.backends.mirror.given import newest_here, newest_there, with_given_checkpoint
 from orchestrator.backends.mirror.growing import Copy, update_all
@@ -49,10 +49,10 @@ def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
         task = replace(planned[number], python=_python_of(host, settings))
         check_machine(pool.session(host.address, settings.workdir), run, task, settings.workdir)
 
-    if is_cancelled(run):
+    if run.is_cancelled:
         return False
     refused: dict[Host, BackendError] = {}
-    while (by_plan_node := machines(run, pool, settings, again, check, refused)) is not None:
+    while (by_plan_node := hosts_for_start(run, pool, settings, again, check, refused)) is not None:
         order = in_order(by_plan_node, _newest_of_each(run, pool, settings, by_plan_node), newest_here(run))
         _bring_logs_of_renumbered(run, pool, settings, order)
         hosts = {node: by_plan_node[plan_node] for node, plan_node in enumerate(order)}
@@ -66,7 +66,7 @@ def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
     return False
 
 
-def machines(
+def hosts_for_start(
     run: RunDir,
     pool: Machines,
     settings: AgentsSettings,
@@ -88,7 +88,7 @@ def machines(
     lost = {number: BackendError(f"{hosts[number].name}: out of reach", transient=True) for number in known}
     lost |= {number: refused[host] for number, host in hosts.items() if host in refused}
     lost |= on_all(check, {number: host for number, host in hosts.items() if number not in lost})[1]
-    free = [host for host in handle.free_machines(settings) if host not in refused]
+    free = [host for host in handle.free_hosts(settings) if host not in refused]
     failed = nodes_to_avoid(run.events(), again.attempt) if handle.start < again.start else set()
     bad = {handle.plan_nodes[node] for node in failed} - set(lost)
     has_spares = any(host not in handle.former for host in free)

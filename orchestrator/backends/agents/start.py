@@ -5,7 +5,7 @@ part, no agent is started.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.backends.agents.handle import Handle, read_handle
 from orchestrator.backends.hosts import all_of, on_all
 from orchestrator.backends.places.needs import Need, divided, needs_of
-from orchestrator.backends.settings import AgentsSettings, Host
+from orchestrator.backends.settings import AgentsSettings, Host, run_folder
 from orchestrator.errors import BackendError
 from orchestrator.protocol.places.devices import VISIBLE, shown
 from orchestrator.protocol.task import NodeTask, task_json
@@ -65,7 +65,7 @@ class Start:
             state = HandleStatus.INTENT if failed else HandleStatus.SUBMITTED
             replace(handle, state=state, agents=agents).write(self.run)
             if failed and tasks[0].start > 0:
-                self._take_back(agents, tasks[0].start)
+                self._take_back(tasks[0].start)
                 replace(handle, agents={}).write(self.run)
             if failed:
                 raise all_of(failed)
@@ -78,7 +78,7 @@ class Start:
 
         A cancel is recorded before its sender looks for the handle of this start, so either side notices the other.
         """
-        if start > 0 and is_cancelled(self.run):
+        if start > 0 and self.run.is_cancelled:
             raise BackendError("the run was cancelled before its agents were started again", transient=True)
 
     def _start_agents(
@@ -152,8 +152,8 @@ class Start:
             return
         from orchestrator.backends.places.leases import leased
 
-        machines = {first: self.hosts[first] for first in facts}
-        with leased(self.pool, self.run, self.settings, machines, tasks[0].start, needs, began=began) as held:
+        hosts = {first: self.hosts[first] for first in facts}
+        with leased(self.pool, self.run, self.settings, hosts, tasks[0].start, needs, began=began) as held:
             for first, nodes in nodes_of.items():
                 places |= zip(nodes, divided(held[first], [tasks[node] for node in nodes]), strict=True)
             yield tuple(replace(each, env={**each.env, **shown(places[each.node_rank])}) for each in tasks), places
@@ -163,16 +163,16 @@ class Start:
         names = tuple(host.name for host in self._hosts_in_order())
         return tuple(replace(task, leader_addrs=addresses, hosts=names) for task in tasks)
 
-    def _take_back(self, nodes: Collection[int], start: int) -> None:
-        """End the agents that this start has started on these nodes, because the start is repeated on other
-        machines.
+    def _take_back(self, start: int) -> None:
+        """End the agents of this start, because the start is repeated on other machines. A machine that failed may have
+        started its agent too, if only its answer was lost.
         """
-        folder = f"{self.settings.workdir}/runs/{self.run.run_id}"
+        folder = run_folder(self.settings.workdir, self.run.run_id)
 
         def end(node: int, _: Host) -> None:
             self.machine(node).call("clean_up", run_dir=folder, run_id=self.run.run_id, node=node, undo=start)
 
-        on_all(end, {node: self.hosts[node] for node in nodes})  # the next try detects a machine that is lost meanwhile
+        on_all(end, self.hosts)  # the next try detects a machine that is lost meanwhile
 
 
 def listed_twice(hosts: Mapping[int, Host], facts: Mapping[int, Mapping[str, Any]]) -> dict[int, BackendError]:
@@ -192,11 +192,6 @@ def listed_twice(hosts: Mapping[int, Host], facts: Mapping[int, Mapping[str, Any
             hint = "list each machine once in `hosts`; `nproc_per_node` sets its number of ranks"
             errors[node] = BackendError(f"{hosts[node].name}: {said}", hint)
     return errors
-
-
-def is_cancelled(run: RunDir) -> bool:
-    """Return True if a cancel is recorded. No agent may be started after a cancel."""
-    return (run.path / "cancel.json").exists()
 
 
 def leader_addresses(host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ class NodeFollower(Follower):
         self.workdir = workdir_of(run.record().profile)
         self.handle = read_handle(run)
         self.copy: Copy | None = None
-        self.machine: Host | None = None
+        self.host: Host | None = None
         self.more = False
 
     def update(self) -> Update:
@@ -75,14 +75,14 @@ class NodeFollower(Follower):
         self.handle = read_handle(self.run)
         if self.handle is None or self.node >= len(self.handle.hosts):  # not started yet, or left out of this start
             return Update(pause=POLL_SECONDS)
-        if self.copy is None or self.machine != self.handle.hosts[self.node]:
-            self.machine = self.handle.hosts[self.node]
+        if self.copy is None or self.host != self.handle.hosts[self.node]:
+            self.host = self.handle.hosts[self.node]
             self.copy = Copy(self.run, self.node, remote_folder(self.run), remote_checkpoints(self.run), [0])
         self.copy.start, self.copy.agent = self.handle.start, self.handle.agents.get(self.node)
-        session = self.pool.session(self.machine.address, self.workdir)
+        session = self.pool.session(self.host.address, self.workdir)
         self.more = self.copy.update(session, 0.0 if self.more or self.copy.alive is False else self._hold())
         alive = None if self.more and self.copy.alive is False else self.copy.alive
-        is_new = self._record(Seen(self.handle.start, self.machine, alive))
+        is_new = self._record(Seen(self.handle.start, self.host, alive))
         steps = self.copy.steps if self.node == 0 else None
         return Update(steps, POLL_SECONDS if alive is False else 0.0, is_news=is_new or self.copy.has_news)
 
@@ -96,9 +96,9 @@ class NodeFollower(Follower):
     def record_loss(self, error: BackendError) -> None:
         """Record that the machine is unreachable, and the time at which that began."""
         assert self.handle is not None
-        assert self.machine is not None
+        assert self.host is not None
         alive = False if isinstance(error, JobOverError) else None  # a scheduler ends all processes of its job
-        self._record(Seen(self.handle.start, self.machine, alive, time.time(), error.message))
+        self._record(Seen(self.handle.start, self.host, alive, time.time(), error.message))
 
     def has_moved(self) -> bool:
         """Return True if the agents were started again. The node's agent may then run on a different machine."""
@@ -147,7 +147,7 @@ def former_sources(run: RunDir, pool: Machines) -> list[Source]:
     handle, settings = read_handle(run), AgentsSettings.of(run.record().profile)
     if handle is None or settings.shared:
         return []
-    numbers = {host: len(settings.hosts) + number for number, host in settings.machines.items()}
+    numbers = {host: len(settings.hosts) + number for number, host in settings.all_hosts.items()}
     return [
         Source(host.name, (numbers[host],), functools.partial(pool.session, host.address, settings.workdir))
         for host in handle.former

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from orchestrator.backends.base import NodeProof
 from orchestrator.backends.batch.site import SNAPSHOT_SECONDS, array_of
 from orchestrator.errors import BackendError, StoreError
-from orchestrator.outcome.scheduler import JobEnd
+from orchestrator.outcome.scheduler import JobEnd, SchedulerStatus
 from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, SlurmJob, last_of, of
 from orchestrator.protocol.hostlist import expand
-from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import Record, RunDir
 
@@ -123,7 +122,7 @@ def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> Sch
         return SchedulerStatus(phase, said, is_suspended=job.is_suspended)
     if phase == "unknown":
         return SchedulerStatus(phase, f"{kind.title} can't be asked: {site.queue().problem}")
-    if phase == "ended" and (run.path / "cancel.json").exists():  # also if it waited for its next start
+    if phase == "ended" and run.is_cancelled:  # also if it waited for its next start
         return SchedulerStatus(phase, outcome="cancelled")
     if job is None or job.ending is JobEnd.COMPLETED:
         return SchedulerStatus(phase)
@@ -183,7 +182,7 @@ def wait_in_queue(site: Site, run: RunDir, timeout: float) -> None:
     for _ in range(ROUNDS):
         release_requeued(site, run)
         time.sleep(timeout)  # a scheduler sends no message, and files on a shared folder send no events
-        if job_of(site, run)[0] != "waiting" or (run.path / "cancel.json").exists():
+        if job_of(site, run)[0] != "waiting" or run.is_cancelled:
             return
 
 
@@ -305,7 +304,7 @@ def _number(folder: RunDir, kind: Scheduler) -> str | None:
 
 
 def _goes_by_itself(run: RunDir, phase: str) -> bool:
-    if phase == "waiting" or (run.path / "cancel.json").exists():
+    if phase == "waiting" or run.is_cancelled:
         return False
     now = _newest_start(run)
     started = {event.node for event in of(now, AgentStarted)}

@@ -8,20 +8,40 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from orchestrator.backends.batch.scheduler import Order, RefusedError
+from orchestrator.backends.batch.scheduler import Array, Order, RefusedError
 from orchestrator.backends.batch.site import array_of
 from orchestrator.backends.hosts import on_each
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, UsageError
 from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask, at_home
 from orchestrator.runs.record import notify_entries
 from orchestrator.transport.node_archive import kept_archive
 
 if TYPE_CHECKING:
+    from orchestrator.backends.batch.scheduler import Scheduler
     from orchestrator.backends.batch.site import Site
     from orchestrator.runs.store import RunDir
     from orchestrator.specs.plan import LaunchPlan
     from orchestrator.transport.machine import Machine, Output
+
+
+def check_alike(scheduler: Scheduler, plans: Sequence[LaunchPlan]) -> None:
+    """Raise UsageError if two of the plans request different resources from the scheduler."""
+    first = scheduler.asked(plans[0])
+    for plan in plans[1:]:
+        if different := [name for name, value in scheduler.asked(plan).items() if value != first[name]]:
+            raise UsageError(
+                f"the runs of a sweep share one array of {scheduler.title}, but these runs need "
+                f"different resources: {', '.join(different)}",
+                "submit one sweep for each value of the resources, with --set",
+            )
+
+
+def array_for(runs: Sequence[RunDir], folder: str) -> Array:
+    """Return the array of a sweep's runs. `folder` is orch's folder on the machine that submits the jobs."""
+    point = runs[0].record().point
+    assert point is not None, "only the runs of a sweep are submitted together"
+    return Array(point.sweep, f"{folder}/sweeps/{point.sweep}", len(runs), point.parallel)
 
 
 def plan_at(plan: LaunchPlan, home: str) -> LaunchPlan:

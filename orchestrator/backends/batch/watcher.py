@@ -7,7 +7,7 @@ from orchestrator.backends.batch.site import Site
 from orchestrator.backends.mirror.growing import update_all
 from orchestrator.backends.mirror.watching import POLL_SECONDS, Follower, RunWatcher, Source, Update
 from orchestrator.errors import BackendError
-from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.outcome.scheduler import SchedulerStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import parse_address
 

@@ -16,6 +16,7 @@ from orchestrator.backends.mirror.fetch import read_small
 from orchestrator.backends.mirror.given import Given, give
 from orchestrator.backends.mirror.send import give_checkpoint, give_files
 from orchestrator.backends.replay_stage import Order, replay_argv
+from orchestrator.backends.settings import run_folder
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import Clock, of
 from orchestrator.protocol.quantities import size
@@ -70,7 +71,7 @@ def stage_replay(
     machine: Machine, run: RunDir, workdir: str, name: str, checkpoint: Path | None, order: Order
 ) -> list[str]:
     """Send the files that one rank needs to run again. Return the command that replays the rank on the machine."""
-    folder, resume = f"{workdir}/runs/{name}", "never"
+    folder, resume = run_folder(workdir, name), "never"
     machine.call("hello", workdir=workdir, shared_parent=bool(run.record().profile.get("shared_parent")))
     send_code(machine, run, workdir, f"{folder}/code")
     if checkpoint is not None:

@@ -40,7 +40,7 @@ OUTPUTS_SECONDS: Final = (2.0, 10.0)  # between two looks: at first, and later
 
 @dataclass(frozen=True)
 class Source:
-    """A machine that has the files of some of a run's nodes."""
+    """The files of some of a run's nodes, and the connection to the machine that has these files."""
 
     name: str  # the name for people
     nodes: tuple[int, ...]
@@ -285,7 +285,7 @@ def bring_home(
     be known already. If `limited` is False, copy outputs of any size.
     """
     checkpoints, remote = remote_checkpoints(run), remote_folder(run)
-    machines = {source.nodes[0]: source for source in sources}
+    by_node = {source.nodes[0]: source for source in sources}
 
     def bring(_: int, source: Source) -> None:
         session, copies = source.session(), source.copies(run, None)
@@ -307,27 +307,27 @@ def bring_home(
         source.session().call("remove", run_dir=remote, run_id=run.run_id)
 
     def of_those(failed: Collection[int]) -> dict[int, Source]:
-        return {node: each for node, each in machines.items() if node not in failed}
+        return {node: each for node, each in by_node.items() if node not in failed}
 
     _, failed = on_all(bring, of_those(unreachable))
-    failed |= {node: BackendError(f"{machines[node].name}: out of reach", transient=True)
-               for node in machines.keys() & set(unreachable)}  # fmt: skip
+    failed |= {node: BackendError(f"{by_node[node].name}: out of reach", transient=True)
+               for node in by_node.keys() & set(unreachable)}  # fmt: skip
     left: dict[int, Left] = {}
-    sizes = Sizes(run, machines)
+    sizes = Sizes(run, by_node)
     # Node 0's outputs come first: the others are compared with them. In a shared folder, node 0 has all outputs.
-    stages = [{0}] if run.record().profile.get("shared") else [{0}, set(machines) - {0}]
+    stages = [{0}] if run.record().profile.get("shared") else [{0}, set(by_node) - {0}]
     for stage in stages:
         found, lost = on_all(outputs, {node: each for node, each in of_those(failed).items() if node in stage})
         left |= found
         failed |= lost
-    if vital := {node: error for node, error in failed.items() if machines[node].is_vital}:
+    if vital := {node: error for node, error in failed.items() if by_node[node].is_vital}:
         raise all_of(vital)
-    record_left(run, left, {node: machines[node].name for node in left}, remote)
+    record_left(run, left, {node: by_node[node].name for node in left}, remote)
     held = {node for node, each in left.items() if each.is_something}
     is_whole = not run.record().profile.get("shared") or not ({0} & (held | failed.keys()))
     _, kept = on_all(remove, of_those({*failed, *held}) if is_whole else {})
     for node, error in {**failed, **kept}.items():
-        _record_left_behind(run, machines[node], error.message)
+        _record_left_behind(run, by_node[node], error.message)
 
 
 def _record_left_behind(run: RunDir, source: Source, why: str) -> None:
@@ -342,9 +342,9 @@ def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:
     """
     if (run.path / "verdict.json").exists():
         left = {each.node for each in left_outputs(run.events())}
-        machines = [source for source in sources if left & {source.nodes[0]}]
+        chosen = [source for source in sources if left & {source.nodes[0]}]
         with locked(run.path / "collect.lock"):
-            bring_home(run, machines, limited=False)
+            bring_home(run, chosen, limited=False)
         return
     for source in sources:
         outputs = Outputs(run, source.nodes[0])

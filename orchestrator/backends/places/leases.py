@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from orchestrator.backends.places.needs import Need
 from orchestrator.backends.places.waiting import Waiting
-from orchestrator.backends.settings import AgentsSettings, Host
+from orchestrator.backends.settings import AgentsSettings, Host, run_folder
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.machine import Machines
@@ -118,7 +118,7 @@ class _Host:
         """Return the places (GPUs or slots) that were taken within `wait` seconds. If that fails, return None and the
         reason why they are not free.
         """
-        folder = f"{self.settings.workdir}/runs/{self.run.run_id}"
+        folder = run_folder(self.settings.workdir, self.run.run_id)
         where = {"run_dir": folder, "node": self.node, "start": self.start}
         reply = self._call("lease", count=need.count, among=need.among, slots=self.settings.slots, wait=wait, **where)
         return reply["places"], reply.get("why", "")

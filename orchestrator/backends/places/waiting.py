@@ -19,10 +19,10 @@ from orchestrator.errors import BackendError
 from orchestrator.protocol.places import tickets
 from orchestrator.protocol.places.holders import why_reserved, why_taken
 from orchestrator.protocol.places.tickets import HostQueue
-from orchestrator.runs.dependencies import QUEUE, queue_place
+from orchestrator.runs.dependencies import AWAITED_PLACES, awaited_places
 from orchestrator.runs.shared_hosts import host_queue, queue_record
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.machine import Machine, Machines
+from orchestrator.transport.machine import Machine, Machines, OnlyHere
 
 LOOK_SECONDS: Final = 15.0  # a host that takes longer counts as out of reach, because a cancel waits for its answer
 T = TypeVar("T")
@@ -40,9 +40,11 @@ class Waiting:
     needs: Mapping[int, Need]
 
     @staticmethod
-    def recorded(machines: Machines, run: RunDir) -> Waiting | None:
-        """Return the waiting run from the record in its folder; None if the run is not queued."""
-        place = queue_place(run) or {}
+    def recorded(pool: Machines | None, run: RunDir) -> Waiting | None:
+        """Return the waiting run from the record in its folder; None if the run is not queued. Without a pool, the run
+        waits for places on this machine.
+        """
+        place = awaited_places(run) or {}
         counts, among = place.get("counts"), place.get("among")
         if not isinstance(counts, dict) or not all(each.isdecimal() for each in counts):
             return None
@@ -52,7 +54,7 @@ class Waiting:
             for number, count in counts.items()
             if type(count) is int
         }
-        return Waiting(machines, run, AgentsSettings.of(run.record().profile), known)
+        return Waiting(pool or OnlyHere(), run, AgentsSettings.of(run.record().profile), known)
 
     @property
     def hosts(self) -> dict[int, Host]:
@@ -79,7 +81,7 @@ class Waiting:
         Either all tickets of the run (its entries in the hosts' queues) are renewed, or none is. So a run with an
         unreachable host delays no other run. If a ticket is missing or is dated too early, all tickets are replaced.
         """
-        if not (self.run.path / QUEUE).exists():  # the wait is recorded before the first ticket is created
+        if not (self.run.path / AWAITED_PLACES).exists():  # the wait is recorded before the first ticket is created
             self._record({"position": None, "before": [], "held_by": [], "why": "waits for a free place"})
         try:
             seen = self._look()
@@ -92,7 +94,7 @@ class Waiting:
                 self.renew()
         except BackendError as error:
             why = f"its turn can't come, its place in the queue is kept: {error.message}"
-            self._record({**(queue_place(self.run) or {}), "why": why})
+            self._record({**(awaited_places(self.run) or {}), "why": why})
             raise
         hosts = self.hosts
         self._record(queue_record(self.run.run_id, {hosts[number].name: seen[number] for number in sorted(seen)}))
@@ -108,7 +110,7 @@ class Waiting:
         """
         with contextlib.suppress(BackendError):
             self._on_all(lambda _, session: self._ask(session, "drop_ticket"))
-            (self.run.path / QUEUE).unlink(missing_ok=True)
+            (self.run.path / AWAITED_PLACES).unlink(missing_ok=True)
 
     def _draw(self, number: int) -> None:
         """Create a ticket (an entry in a host's queue) with the same number on every host."""
@@ -156,5 +158,5 @@ class Waiting:
         only = {str(number): list(need.among) for number, need in self.needs.items() if need.among is not None}
         counts = {str(number): need.count for number, need in self.needs.items()}
         kept = {**record, "counts": counts, **({"among": only} if only else {})}
-        if queue_place(self.run) != kept:
-            self.run.write(QUEUE, kept)
+        if awaited_places(self.run) != kept:
+            self.run.write(AWAITED_PLACES, kept)

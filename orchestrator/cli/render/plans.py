@@ -89,8 +89,9 @@ def shipment_page(ships: Shipment) -> str:
 
 def _nodes(launch: LaunchPlan) -> str:
     hosts = [task.host for task in launch.tasks]
-    are_many = launch.profile["kind"] == "ssh" and len(hosts) >= FOLD_FROM
-    return f"{launch.nnodes}: {in_words(hosts)}" if are_many else str(launch.nnodes)
+    # Without an address of node 0, the hosts are not known yet.
+    lists_them = bool(launch.tasks[0].leader_addrs) and len(set(hosts)) >= FOLD_FROM
+    return f"{launch.nnodes}: {in_words(hosts)}" if lists_them else str(launch.nnodes)
 
 
 def _gang_ports(task: NodeTask) -> str:
@@ -122,7 +123,7 @@ def _environment(asked: Mapping[str, Any] | None) -> str:
 def _commands(launch: LaunchPlan) -> list[str]:
     from orchestrator.backends import backend_for, kind_of
 
-    if script := backend_for(kind_of(launch.profile)).script(launch):
+    if script := backend_for(kind_of(launch.profile)).advice.script(launch):
         return [*_batch_script(launch, script), *_ranks(launch)]
     shown = 1 if _are_many(launch) else launch.nnodes
     lines = ["commands:"]

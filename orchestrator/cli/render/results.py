@@ -1,9 +1,9 @@
-"""Renders results of runs: checkpoints, copies, differences. Also renders checks and lists of machines."""
+"""Renders checkpoints, copies, differences, drills and checks of runs, and lists of machines and their users."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,9 @@ from orchestrator.runs.files.outputs import Output
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Check
+    from orchestrator.operations.debugging.drill import Report
     from orchestrator.runs.job_use import JobUse
+    from orchestrator.runs.shared_hosts import SharedRun
 
 VERDICT_COLOURS = {
     CheckpointState.COMMITTED: "green",
@@ -252,3 +254,47 @@ def partitions_page(rows: Sequence[Mapping[str, Any]]) -> str:
         cells = [f"{row['idle']} of {row['nodes']}", row["cores"] or "-", memory, row["gres"] or "-", limit]
         lines.append([name if row["is_up"] else f"{name} (down)", *map(str, cells)])
     return table([what.upper(), "IDLE NODES", "CORES", "MEMORY", "GRES", "TIME LIMIT"], lines)
+
+
+def shared_runs_page(runs: Iterable[SharedRun], now: float) -> str:
+    """Return a table with a line for each run: its place in the queue, the GPUs or slots that it holds or needs, and
+    for how long it has held or awaited them.
+    """
+    rows = []
+    for each in runs:
+        state = str(each.to_json()["state"])
+        held = duration(now - each.since) if each.since else "-"
+        rows.append([str(each.position or "-"), each.user, each.run or "?", state, _places(each), held])
+    if not rows:
+        return "nobody's runs hold GPUs or slots there, and none waits"
+    return table(["QUEUE", "USER", "RUN", "STATE", "PLACES", "FOR"], rows)
+
+
+def _places(each: SharedRun) -> str:
+    """Return the GPUs or slots of a run on each host, such as `2 on n1, n2`."""
+    by_count: dict[int, list[str]] = {}
+    for host, count in each.hosts.items():
+        by_count.setdefault(count, []).append(host)
+    return "; ".join(f"{count} on {in_words(hosts)}" for count, hosts in by_count.items())
+
+
+def drill_page(report: Report, style: Style = plain) -> str:
+    """Return what happened after a fault, what docs/failures.md promises, and the differences."""
+    seen, promise = report.account, report.promise
+    lines = []
+    if seen.noticed is not None:
+        within = f" (promised: within {report.within:.0f} s)" if promise.says else ""
+        lines.append(f"noticed after {seen.noticed:.1f} s{within}")
+    if seen.said:
+        lines.append(f"said: {one_line(seen.said)}")
+    if seen.restarts:
+        step = "the beginning" if seen.went_on_from is None else f"step {seen.went_on_from}"
+        lines.append(f"went on from {step}")
+    lines.append(f"{seen.outcome or 'not ended'} after {seen.took:.1f} s, restarts: {seen.restarts}")
+    lines.append(f"promised: {promise.does}; {promise.outcome}, restarts: {promise.restarts}")
+    lines += [style(f"not as promised: {one_line(each)}", "red") for each in report.differences]
+    if report.differences:
+        lines.append(f"kept: orch why {report.run_id}, orch bundle {report.run_id}; then orch rm {report.run_id}")
+    else:
+        lines.append(style("as promised", "green"))
+    return "\n".join(f"  {line}" for line in lines)

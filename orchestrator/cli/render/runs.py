@@ -18,10 +18,11 @@ from orchestrator.cli.render.tables import (
     plain,
     table,
 )
+from orchestrator.outcome.verdict import NodeState, NodeStatus, Outcome, Verdict
 from orchestrator.protocol.hostlist import fold as fold_hosts
-from orchestrator.protocol.hostlist import in_words, nodes_in_words
+from orchestrator.protocol.hostlist import in_words, nodes_in_words, span
 from orchestrator.protocol.quantities import duration, number, rate, size
-from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, Recovery, RunState, RunStatus, Verdict
+from orchestrator.runs.state import AttemptSummary, Recovery, RunState, RunStatus
 
 if TYPE_CHECKING:  # `orch status` of ended runs must not load the supervisor's rules
     from orchestrator.operations.removal import Removal
@@ -236,7 +237,7 @@ def offer_lines(state: RunState, now: float, width: int | None = None) -> list[s
     return [*_folded("", f"{offer}{steps}", width), *_folded("", what, width)]
 
 
-def _resumed(attempt: Attempt) -> str:
+def _resumed(attempt: AttemptSummary) -> str:
     """Return the checkpoint that the attempt loaded. If the attempt loaded none, return in brackets the checkpoint that
     orch passed to it.
     """
@@ -321,14 +322,10 @@ def _nodes_table(state: RunState, width: int | None) -> str:
     rows = []
     for nodes in alike(state.nodes, lambda node: (said(node), node.ranks is None, ends(node))):
         first, last = nodes[0], nodes[-1]
-        number = _span(first.node, last.node)
-        ranks = _span(first.ranks[0], last.ranks[1] - 1) if first.ranks and last.ranks else "-"
+        number = span(first.node, last.node)
+        ranks = span(first.ranks[0], last.ranks[1] - 1) if first.ranks and last.ranks else "-"
         rows.append([number, in_words(dict.fromkeys(node.host for node in nodes)), said(first), ranks, ends(first)])
     return table(["NODE", "HOST", "STATE", "RANKS", "EXIT"], rows, width=width)
-
-
-def _span(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
 
 
 def notify_lines(told: Iterable[Mapping[str, Any]]) -> list[str]:

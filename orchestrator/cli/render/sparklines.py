@@ -100,15 +100,10 @@ def _lines_of(node: NodeSamples, view: View) -> Iterator[str]:
     if not view.ranks:
         return
     steps = step_seconds(node)
-    for rank in last.ranks or last_ranks(node.samples):
+    for rank in node.last_ranks:
         value = _of_rank(rank.rank, lambda each: each.cpu)
         top = max([1.0, *(value(each) or 0.0 for each in spans if each is not None)])
         yield line(f"rank {rank.rank}", value, rank_text(rank, steps.get(rank.rank)), top)
-
-
-def last_ranks(samples: Sequence[Sample]) -> tuple[RankSample, ...]:
-    """Return the ranks of the newest sample that has ranks. If all ranks have ended, newer samples have no ranks."""
-    return next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
 
 
 def _of_gpu(index: int, value: Callable[[GpuSample], float | None]) -> Value:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.node.launcher.stacks import Thread
 from orchestrator.operations.debugging.stacks import Look, RankStacks
-from orchestrator.protocol.hostlist import in_words
+from orchestrator.protocol.hostlist import in_words, spans
 
 
 def stacks_page(found: Look, *, all_threads: bool = False) -> str:
@@ -23,8 +23,8 @@ def stacks_page(found: Look, *, all_threads: bool = False) -> str:
 def _block(group: Sequence[RankStacks], *, all_threads: bool) -> str:
     first = group[0]
     nodes = {each.node: each.host for each in group}
-    where = f"node{'s' if len(nodes) > 1 else ''} {spans(list(nodes))} ({in_words(dict.fromkeys(nodes.values()))})"
-    head = f"rank{'s' if len(group) > 1 else ''} {spans([each.rank for each in group])}, {one_line(where)}:"
+    where = f"node{'s' if len(nodes) > 1 else ''} {spans(nodes)} ({in_words(dict.fromkeys(nodes.values()))})"
+    head = f"rank{'s' if len(group) > 1 else ''} {spans(each.rank for each in group)}, {one_line(where)}:"
     if first.why_not:
         return f"{head} {one_line(first.why_not)}"
     others = [thread for thread in first.threads if not thread.is_main] if all_threads else []
@@ -44,14 +44,3 @@ def _block(group: Sequence[RankStacks], *, all_threads: bool) -> str:
 
 def _frames(thread: Thread) -> list[str]:
     return [f"  {one_line(f'{frame.file}:{frame.line} {frame.function}')}" for frame in thread.frames]
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Return numbers as spans, such as `0-11, 13`."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

@@ -1,4 +1,4 @@
-"""Renders sweeps: a line in the table of runs, a page of points, and their ranking."""
+"""Renders sweeps and searches: a line in the table of runs, a page of points, and their ranking."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.cli.render.runs import NOTE_LINES, cells, note
 from orchestrator.cli.render.tables import COLOURS, Style, ago, plain, table
+from orchestrator.protocol.metric import Better
 from orchestrator.protocol.quantities import duration, number
 from orchestrator.runs.state import FINAL, RunState, RunStatus
 
 if TYPE_CHECKING:
     from orchestrator.runs.files.metrics import Ranked
+    from orchestrator.runs.searches import Search, Trial
 
 LIVELIEST_FIRST: Final = (
     RunStatus.RUNNING, RunStatus.RESTARTING, RunStatus.STARTING, RunStatus.STOPPING, RunStatus.FINISHING,
@@ -102,3 +104,35 @@ def points_page(points: Sequence[Any]) -> str:
     words = [word for word, _ in points[0].values]
     rows = [[str(point.index), *(value for _, value in point.values)] for point in points]
     return table(["POINT", *words], rows)
+
+
+def space_page(search: Search) -> str:
+    """Return the table of a search's space: each key with its possible values."""
+    return table(["KEY", "VALUES"], [[each.word, each.words()] for each in search.space])
+
+
+def search_line(search: Search) -> str:
+    """Describe a search's settings, as in `search: 40 trials by tpe, accuracy the highest; bad ones are stopped by
+    asha`.
+    """
+    stop = f"; bad ones are stopped by {search.stop}" if search.stop is not None else ""
+    return f"search: {search.trials} trials by {search.sampler}, {_wanted(search)}{stop}"
+
+
+def search_page_line(search: Search, trials: Sequence[Trial]) -> str:
+    """Describe a search's progress, as in `tpe, accuracy the highest: 12 of 40 trials have ended, 3 without a value;
+    best 0.98 in trial 7`.
+    """
+    from orchestrator.runs.searches import End
+
+    ended = [trial for trial in trials if trial.end is not None]
+    without = sum(trial.end is End.FAILED for trial in ended)
+    lacking = f", {without} without a value" if without else ""
+    values = [(trial.value, trial.number) for trial in ended if trial.value is not None]
+    value, trial = (min if search.better is Better.LOWER else max)(values, default=(None, 0))
+    best = f"; best {number(value)} in trial {trial}" if value is not None else ""
+    return f"{search.sampler}, {_wanted(search)}: {len(ended)} of {search.trials} trials have ended{lacking}{best}"
+
+
+def _wanted(search: Search) -> str:
+    return f"{search.metric} the {'lowest' if search.better is Better.LOWER else 'highest'}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -12,6 +12,9 @@ from rich.text import Text
 
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.tables import GAP, columns, cut
+from orchestrator.protocol.hostlist import span
+from orchestrator.protocol.quantities import duration
+from orchestrator.views.heat import HeatMap
 from orchestrator.views.run import RankRow, RankStatus
 
 
@@ -64,6 +67,19 @@ def share(percent: float | None, marks: Marks) -> Text:
     if percent is None:
         return Text(" ")
     return Text(marks.levels[min(7, max(0, int(percent * 8 / 100)))], "yellow" if percent < 5 else "cyan")
+
+
+def margin_of(found: HeatMap) -> int:
+    """Return the width of the names of a heat map's rows."""
+    return max((len(span(row.first, row.last)) for row in found.rows), default=3) + 1
+
+
+def heat_map(found: HeatMap, rows: int, cell: Callable[[float | None], Text], now: float) -> list[Text]:
+    """Return a line for each of the first `rows` rows of a heat map, then a line with the time at its left end."""
+    margin, made = margin_of(found), list[Text]()
+    for row in found.rows[:rows]:
+        made.append(Text.assemble(span(row.first, row.last).ljust(margin), *map(cell, row.values)))
+    return [*made, Text(f"{'':{margin}}{duration(now - found.times[0])} ago ... now")]
 
 
 def rank_cell(ranks: Sequence[RankRow], usual: float, marks: Marks) -> Text:

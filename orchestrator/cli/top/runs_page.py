@@ -17,7 +17,7 @@ from orchestrator.cli.top.page import Again, Ask, Cursor, Look, Open, Page, Pres
 from orchestrator.cli.top.run_pages import LogPage, Overview, Why
 from orchestrator.runs.store import RunDir
 from orchestrator.views.reader import Reader
-from orchestrator.views.runs import RunFilter, RunRow, RunsView
+from orchestrator.views.runs import RunRow, RunsView
 
 
 class RunsPage(Page[RunsView]):
@@ -48,7 +48,7 @@ class RunsPage(Page[RunsView]):
         return Text(f"orch top  {'; '.join(filter(None, said))}")
 
     def read(self) -> RunsView:
-        return self.reader.runs(RunFilter(text=self.words))
+        return self.reader.runs(self.words)
 
     def draw(self, look: Look) -> list[Text]:
         if self.data is None:

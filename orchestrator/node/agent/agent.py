@@ -20,9 +20,8 @@ from typing import Any, Callable
 from orchestrator.node.agent.channel import Channel, ChannelError
 from orchestrator.node.agent.checkpoints.replica import ReplicaSender
 from orchestrator.node.agent.checkpoints.transfer import FAILURES, Receiver, parcel_of, send
-from orchestrator.node.agent.joining import join
+from orchestrator.node.agent.joining import introduce, join
 from orchestrator.node.agent.leader_service import LeaderService
-from orchestrator.node.agent.members import introduce
 from orchestrator.node.agent.metrics.loop import WrittenMetrics
 from orchestrator.node.agent.neighbour import NeighbourServer, probe
 from orchestrator.node.agent.presence import HEARTBEAT_SECONDS
@@ -75,7 +74,7 @@ class Agent:
         self.task = task
         self.events = EventLog(f"{self.node_dir}/events.jsonl", task.node_rank)
         self.inbox: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
-        self.ranks = Ranks(task, self.nproc, self.events, self._tell, self._hear_launcher, self._begin)
+        self.ranks = Ranks(task, self.nproc, self.events, self._tell, self._queue_report, self._in_background)
         self.sampling = Sampling(
             task, lambda: self.ranks.started, self._tell, self.events.write, self.ranks.watch_start
         )
@@ -105,23 +104,23 @@ class Agent:
         except NoTlsError as error:
             self._give_up(rules.UNPROVED, f"this node can't prove itself to the others: {error}")
             return await self._leave()
-        self._begin(self.ranks.start())
-        self._begin(self._lead() if self.task.node_rank == 0 else self._join())
-        self._begin(self._tick())
+        self._in_background(self.ranks.start())
+        self._in_background(self._lead() if self.task.node_rank == 0 else self._join())
+        self._in_background(self._tick())
         if self.task.sampling:
-            self._begin(self.sampling.run())
+            self._in_background(self.sampling.run())
         if self.task.node_rank == 0:
-            self._begin(self.metrics.run())
+            self._in_background(self.metrics.run())
         while self.outcome is None:
             work = await self.inbox.get()
             await work()
         self.on_outcome(self, self.outcome[1])
         return await self._leave()
 
-    def _hear_launcher(self, report: messages.Report) -> None:
-        self.inbox.put_nowait(partial(self._receive, report))
+    def _queue_report(self, report: messages.Report) -> None:
+        self.inbox.put_nowait(partial(self._handle_report, report))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` as a task beside the agent's loop. If `work` raises an exception, the agent ends with an error
         message.
         """
@@ -204,7 +203,7 @@ class Agent:
         self.events.write(events.ReachedLeader(channel.peer_addr))
         for report in self.untold:
             channel.send(report.to_json())
-        await self._hear(channel)
+        await self._read_orders(channel)
 
     async def _hello_at(self, own_addr: str) -> Hello:
         """Return this node's hello message for the leader. The node reaches node 0 from the local address `own_addr`,
@@ -238,7 +237,7 @@ class Agent:
 
     # -- the inbox
 
-    async def _hear(self, channel: Channel) -> None:
+    async def _read_orders(self, channel: Channel) -> None:
         try:
             while (line := await channel.receive()) is not None:
                 self.heard = time.monotonic()
@@ -290,7 +289,7 @@ class Agent:
         """
         return read_object(f"{self.task.run_dir}/cancel.json", MOST_WORD)
 
-    async def _receive(self, report: messages.Report) -> None:
+    async def _handle_report(self, report: messages.Report) -> None:
         """Handle a report of this node's launcher."""
         await self.ranks.report(report)
         self.metrics.note(self.ranks.started)
@@ -309,7 +308,7 @@ class Agent:
         handler = _ORDERS.get(type(order))
         work = handler(self, order) if handler is not None else None
         if work is not None:
-            self._begin(work)  # in a task, because a transfer takes longer than the heartbeats' time-out
+            self._in_background(work)  # in a task, because a transfer takes longer than the heartbeats' time-out
 
     @_ORDERS.add
     def _prepare(self, order: messages.Prepare) -> None:
@@ -347,8 +346,8 @@ class Agent:
         way = await probe(self.tls, order.addrs, order.port, (self.task.node_rank + 1) % self.task.nnodes)
         if way is None and copies_checkpoints(self.task) and self.task.node_rank == 0:
             self.sender = ReplicaSender(self.task, self.tls, self.events.write)
-            self._begin(self.sender.keep_up(order.addrs, order.port))
-            self._begin(self.sender.keep_up_with_others(order.addrs, order.port))
+            self._in_background(self.sender.keep_up(order.addrs, order.port))
+            self._in_background(self.sender.keep_up_with_others(order.addrs, order.port))
         here = f"node {self.task.node_rank} ({socket.gethostname()})"
         self._tell(messages.WayTried(way and f"{here} can't reach its neighbour {order.host}: {way}"))
 

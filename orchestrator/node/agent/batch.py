@@ -24,6 +24,7 @@ from orchestrator.outcome import requeue, restart, success
 from orchestrator.outcome.restart import Refusal
 from orchestrator.outcome.verdict import Cause, Outcome, cause_named
 from orchestrator.protocol.allocation import AllocationError
+from orchestrator.protocol.cancelling import is_cancelled
 from orchestrator.protocol.events import (
     AgentEnded,
     AgentStarted,
@@ -177,7 +178,7 @@ def forbidden_start(task: NodeTask, history: History, title: str) -> str:
     """Return the reason if the scheduler started the job again by itself although `retry` forbids it. Return "" if this
     start is allowed.
     """
-    if history.word is not None or os.path.exists(f"{task.run_dir}/cancel.json"):
+    if history.word is not None or is_cancelled(task.run_dir):
         return ""
     return requeue.forbidden_start(task.retry, history.events, title)
 
@@ -203,7 +204,7 @@ def wants_another(
     A cancelled run is not started again. A run that has succeeded is not started again either, even if node 0's agent
     dies before it reports the success.
     """
-    if os.path.exists(f"{task.run_dir}/cancel.json"):
+    if is_cancelled(task.run_dir):
         return None
     # This start and all earlier ones are already subtracted from the budget: see `continued`.
     asks = code == EXIT_REQUEUE

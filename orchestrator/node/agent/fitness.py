@@ -51,12 +51,12 @@ def where_missing(
     return missing_in_words(module, lacking, task.nnodes)
 
 
-def offered(ready: Mapping[int, Ready]) -> str:
+def checkpoint_to_resume(ready: Mapping[int, Ready]) -> str:
     """Return the name of node 0's newest checkpoint, from which the attempt resumes; "" if node 0 has no checkpoint."""
     return next((name for name, _ in ready[0].checkpoints), "") if 0 in ready else ""
 
 
-def without_it(ready: Mapping[int, Ready]) -> list[int]:
+def nodes_lacking_checkpoint(ready: Mapping[int, Ready]) -> list[int]:
     """Return the nodes that lack node 0's checkpoint. A node also lacks the checkpoint if its own checkpoint of the
     same name has different contents.
     """

@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 from orchestrator.node.agent.batch import Place, run_in_job, word_path
 from orchestrator.protocol.allocation import AllocationError, read_allocation
+from orchestrator.protocol.cancelling import is_cancelled
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.layout import TITLES, job_folder, node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
@@ -45,7 +46,7 @@ WATCHED = {signal.SIGCHLD, *STOPS}
 
 
 @dataclass
-class Agents:
+class JobAgents:
     """The agents of one start. For each node, this holds a local process: the agent itself, or the command that waits
     for the agent on another machine.
     """
@@ -97,7 +98,7 @@ def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int
         return 1
     place = Place(kind, number, int(start), 0, hosts, limit=_number(limit))
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    agents = Agents()
+    agents = JobAgents()
     for node in range(len(hosts)):
         path = f"{run_dir}/{job_folder(kind)}/agent.{number}.{start}.{node}.log"
         try:
@@ -111,7 +112,7 @@ def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int
             agents.kill()
             return 1
     _watch(agents, place, run_dir, task.link_timeout + LEAVING_SECONDS)
-    if os.path.exists(word_path(run_dir, kind, place.start)) and not os.path.exists(f"{run_dir}/cancel.json"):
+    if os.path.exists(word_path(run_dir, kind, place.start)) and not is_cancelled(run_dir):
         return EXIT_REQUEUE
     return agents.code()
 
@@ -174,14 +175,14 @@ def _number(word: str) -> int | None:
     return None if word == "-" else int(float(word))
 
 
-def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
+def _watch(agents: JobAgents, place: Place, run_dir: str, patience: float) -> None:
     """Wait until all agents have ended. Kill agents that still run `patience` seconds after the end of node 0's agent.
 
     This polls the run's folder for a cancel. A scheduler's command can't signal node 0's agent alone, and a signal to
     all processes of the job would kill data loaders.
     """
     warn_at = time.monotonic() + place.limit - warning(place.limit) if place.limit else float("inf")
-    end, is_cancelled = float("inf"), False
+    end, is_told = float("inf"), False
     while living := agents.living():
         now = time.monotonic()
         if 0 not in living and end == float("inf"):
@@ -192,8 +193,8 @@ def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
         if now >= warn_at:
             agents.stop_leader(signal.SIGXCPU)
             warn_at = float("inf")
-        if not is_cancelled and os.path.exists(f"{run_dir}/cancel.json"):
-            is_cancelled = True
+        if not is_told and is_cancelled(run_dir):
+            is_told = True
             agents.stop_leader(signal.SIGTERM)
         got = signal.sigtimedwait(WATCHED, max(0.0, min(LOOK_SECONDS, warn_at - now)))
         if got is not None and got.si_signo in STOPS:

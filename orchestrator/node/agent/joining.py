@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Iterable
 from typing import Callable
 
 from orchestrator.node.agent.channel import Channel, ChannelError
-from orchestrator.node.agent.members import introduce
+from orchestrator.node.agent.leader_service import HELLO_SECONDS, LEADER
 from orchestrator.node.agent.tls import Tls, in_words
 from orchestrator.protocol.gang import Hello, gang_ports
+from orchestrator.protocol.messages import Admission, Introduction
 from orchestrator.protocol.task import NodeTask
+from orchestrator.protocol.typed import read, to_json
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two rounds of dialling
 SLOW_SECONDS = 1.0  # then the next port is tried too, because another program may listen on the first and never answer
@@ -45,6 +47,16 @@ async def join(
                 raise ChannelError(f"{host} can't reach node 0 ({task.hosts[0]}): {error}") from error
         await asyncio.sleep(pause)
         pause = min(LONGEST_PAUSE, pause * 1.5)
+
+
+async def introduce(channel: Channel, hello: Hello) -> None:
+    """Send this node's hello message to the leader. Raises ChannelError with the reason if the leader does not admit
+    this node.
+    """
+    channel.send(to_json(Introduction(LEADER, hello)))
+    answer = read(Admission, await channel.answer(HELLO_SECONDS), lenient=True)
+    if answer.joined != hello.node_rank:
+        raise ChannelError(f"node 0: {answer.refused or 'another program answers at its port'}")
 
 
 class _Late:

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from orchestrator.node.agent import hang
 from orchestrator.node.agent.attempt import Attempt
-from orchestrator.node.agent.fitness import checksum_for, offered, unfit, without_it
+from orchestrator.node.agent.fitness import checkpoint_to_resume, checksum_for, nodes_lacking_checkpoint, unfit
 from orchestrator.node.agent.phases import Course, Phase, Row, Stage
 from orchestrator.node.agent.presence import Presence
 from orchestrator.node.agent.roster import Roster
@@ -55,7 +55,7 @@ class Leader:
         self.time_limit = started + task.time_limit if task.time_limit else None
         self.presence, self.roster = Presence(started, task.link_timeout), Roster(task)
         self.course = Course(task.attempt, (), (progress(),))
-        self.ranks = self._new_attempt()
+        self.current = self._new_attempt()
         self.bye: messages.Bye | None = None
 
     @property
@@ -96,8 +96,8 @@ class Leader:
         if kind in _HANDLERS:
             _HANDLERS[kind](self, node, report, now)
         elif kind in hang.HANDLERS and (self.phase is Phase.RUNNING or kind not in hang.WHILE_RANKS_RUN):
-            hang.HANDLERS[kind](self.ranks.hang, node, report, now)
-            self.ranks.hang.explain(self.roster, self.ranks.exits)
+            hang.HANDLERS[kind](self.current.hang, node, report, now)
+            self.current.hang.explain(self.roster, self.current.exits)
 
     def left(self, node: int, reason: str, now: float) -> None:
         """Mark a node as lost, because its connection is closed."""
@@ -111,7 +111,7 @@ class Leader:
             return
         self._notice_sleep(now)
         if self.phase is Phase.RUNNING:
-            self.ranks.hang.look(now)
+            self.current.hang.look(now)
         for node, reason in self.presence.silent(now):
             self._count_out(node, reason, now)
         self._end_before_the_ranks(now)
@@ -121,10 +121,10 @@ class Leader:
             self._fail(rules.NOT_JOINED, "; ".join(filter(None, [late, self.strangers()])))
         elif self.phase is not Phase.RUNNING:
             return
-        elif self.ranks.settle_at is not None and now >= self.ranks.settle_at:
+        elif self.current.settle_at is not None and now >= self.current.settle_at:
             self._stop()
-        elif self.ranks.hang.is_known(now, self.presence.lost):
-            self.ranks.note(self.ranks.hang.culprit(self.roster.host_of))
+        elif self.current.hang.is_known(now, self.presence.lost):
+            self.current.note(self.current.hang.culprit(self.roster.host_of))
             self._stop()
         elif self.time_limit is not None and now >= self.time_limit:
             self.record(events.TimeLimit(self.task.time_limit or 0))
@@ -139,18 +139,18 @@ class Leader:
             self.record(events.Slept(round(late, 1)))
             self.stage = self.stage._replace(deadline=self.stage.deadline + late)
             self.time_limit = self.time_limit and self.time_limit + late
-            self.ranks.settle_at = self.ranks.settle_at and self.ranks.settle_at + late
-            self.ranks.hang.slept(late)
+            self.current.settle_at = self.current.settle_at and self.current.settle_at + late
+            self.current.hang.slept(late)
 
     def _count_out(self, node: int, reason: str, now: float) -> None:
         if self.phase is Phase.ENDED or node in self.presence.lost:
             return
         self._notice_sleep(now)  # a connection may end between two ticks
         slept = self.presence.lose(node, reason, now)
-        self.ranks.lose(node)
+        self.current.lose(node)
         self.record(events.LostNode(node, self.task.hosts[node], reason, slept))
         if self.phase in RANKS_RUN:
-            if not self.ranks.ended_well(node):  # if its ranks have all exited with 0, the loss does not matter
+            if not self.current.ended_well(node):  # if its ranks have all exited with 0, the loss does not matter
                 self._stop()
             self._answered(node, now)
 
@@ -169,7 +169,7 @@ class Leader:
         if not self.stage.waiting and (self.phase in RANKS_RUN or not self.presence.lost):
             PHASES[self.phase].then(self, now)
 
-    def _check_ways(self, now: float) -> None:
+    def _check_connections(self, now: float) -> None:
         """Order each node to test its connection to the next node, so that a firewall between two nodes is reported
         before a rank hangs.
         """
@@ -183,24 +183,26 @@ class Leader:
     def _prepare(self, now: float) -> None:
         """Request each node to prepare its launcher for the next attempt."""
         self.stage = Stage.begin(Phase.PREPARING, self.roster.nodes, now, self.task.join_timeout)
-        self.ranks = self._new_attempt()
+        self.current = self._new_attempt()
         self._send_all(messages.Prepare(self.attempt, self.roster.store_addr()))
 
     def _hand_over(self, now: float) -> None:
         """If the ranks can start, order node 0 to send the checkpoint to the nodes that lack it."""
-        if (problem := unfit(self.task, self.ranks.ready, self.roster)) is not None:
+        if (problem := unfit(self.task, self.current.ready, self.roster)) is not None:
             self._fail(rules.UNFIT, problem.reason, failed_node=problem.node)
-        elif not (lacking := without_it(self.ranks.ready)):
+        elif not (lacking := nodes_lacking_checkpoint(self.current.ready)):
             self._go(now)
         else:
             self.stage = Stage.begin(Phase.HANDING_OVER, {0}, now, SAVE_GRACE)
-            self.send(0, messages.HandOver(self.attempt, offered(self.ranks.ready), self.roster.servers(lacking)))
+            checkpoint = checkpoint_to_resume(self.current.ready)
+            self.send(0, messages.HandOver(self.attempt, checkpoint, self.roster.servers(lacking)))
 
     def _go(self, now: float) -> None:
         """Assign rank numbers to the nodes, and start the ranks on all nodes."""
         self.stage = self.stage.after(Phase.RUNNING, self.roster.nodes)
-        bindings, port, resume_from = self.roster.bindings(), self.ranks.ready[0].port, offered(self.ranks.ready)
-        checksum = checksum_for(self.task, self.ranks.ready)
+        bindings, port = self.roster.bindings(), self.current.ready[0].port
+        resume_from = checkpoint_to_resume(self.current.ready)
+        checksum = checksum_for(self.task, self.current.ready)
         nproc, world = tuple(each.nproc for each in bindings), bindings[0].world_size
         self.record(events.Go(self.attempt, world, port, nproc, resume_from or None))
         for each in bindings:
@@ -214,16 +216,16 @@ class Leader:
         cause has a higher priority.
         """
         if self.phase is Phase.RUNNING or outranks:
-            self.stage, self.ranks.stopped = self.stage._replace(phase=Phase.STOPPING), cause
+            self.stage, self.current.stopped = self.stage._replace(phase=Phase.STOPPING), cause
             self._send_all(messages.Stop(self.attempt, grace))
 
     def _end_attempt(self, now: float) -> None:
         """Decide what follows an attempt whose ranks have all ended: the end of the gang, or a new attempt with the
         same agents.
         """
-        saved, ranks = self.progress(), self.ranks
+        saved, ranks = self.progress(), self.current
         end = gang.end_of(
-            gang.Attempt(
+            gang.EndedAttempt(
                 ranks.exits, all(map(ranks.ended_well, self.roster.hellos)), ranks.stopped,
                 self.presence.who_was_lost(self.roster.names), self.roster.how_folders_were_lost(),
                 ranks.how_idle(), self.task.retry, self.course.restarts, restart.stalled(self.course.begun_at, saved),
@@ -278,7 +280,7 @@ class Leader:
 
     @_HANDLERS.add
     def _on_ready(self, node: int, report: messages.Ready, now: float) -> None:
-        self.ranks.ready[node] = report
+        self.current.ready[node] = report
         if self.phase is Phase.PREPARING:
             self._answered(node, now)
 
@@ -287,7 +289,7 @@ class Leader:
         if self.phase is not Phase.HANDING_OVER or self.presence.lost:
             return
         if report.given:
-            self.record(events.HandedOver(self.attempt, offered(self.ranks.ready), report.given))
+            self.record(events.HandedOver(self.attempt, checkpoint_to_resume(self.current.ready), report.given))
         if report.failed:
             words = "; ".join(f"{self.roster.names([each])} {said}" for each, said in report.failed)
             self._fail(rules.CANT_REACH, words)
@@ -299,22 +301,22 @@ class Leader:
     @_HANDLERS.add
     def _on_rank_ended(self, node: int, report: messages.RankEnded, now: float) -> None:
         is_stopping = self.phase is Phase.STOPPING
-        self.ranks.note_report(node, report, is_stopping=is_stopping, is_any_lost=bool(self.presence.lost))
+        self.current.note_report(node, report, is_stopping=is_stopping, is_any_lost=bool(self.presence.lost))
         if self.phase is not Phase.RUNNING or report.code == 0:
             return
-        if module := self.ranks.seeks(report):
+        if module := self.current.seeks(report):
             self._send_all(messages.FindModule(module))
         if report.code == EXIT_REQUEUE:
             self._stop(Cause.PREEMPTED, SAVE_GRACE)  # the ranks of the other nodes must stop at a step boundary too
         elif report.victim:
-            self.ranks.settle_at = self.ranks.settle_at or now + SETTLE_SECONDS
+            self.current.settle_at = self.current.settle_at or now + SETTLE_SECONDS
         else:
             self._stop()
 
     @_HANDLERS.add
     def _on_module_sought(self, node: int, report: messages.ModuleSought, now: float) -> None:
-        if report.module == self.ranks.sought and not report.is_there:
-            self.ranks.lacking.add(node)
+        if report.module == self.current.sought and not report.is_there:
+            self.current.lacking.add(node)
 
     @_HANDLERS.add
     def _on_idle(self, node: int, report: messages.RanksIdle, now: float) -> None:
@@ -332,20 +334,20 @@ class Leader:
         cause = Cause.CANCELLED if report.cancelled else Cause.PREEMPTED
         grace = 0.0 if report.now else self.task.grace
         self.record(events.Stopping(cause.value, report.name, node))
-        outranks = cause is Cause.CANCELLED and (self.ranks.stopped is not Cause.CANCELLED or grace == 0.0)
+        outranks = cause is Cause.CANCELLED and (self.current.stopped is not Cause.CANCELLED or grace == 0.0)
         if self.phase is Phase.RUNNING or (self.phase is Phase.STOPPING and outranks):
             self._stop(cause, grace, outranks=outranks)
         elif self.phase is not Phase.STOPPING:
             self._end(cause, cause, f"{cause} before the ranks were started")
-        elif self.ranks.stopped is Cause.NONE and not self.presence.lost:
-            self.ranks.stopped = cause  # a signal during a stop also prevents another attempt
+        elif self.current.stopped is Cause.NONE and not self.presence.lost:
+            self.current.stopped = cause  # a signal during a stop also prevents another attempt
 
     @_HANDLERS.add
     def _on_folder_lost(self, node: int, report: messages.FolderLost, now: float) -> None:
         """Record that a node lost the run's folder or a part of it. The heartbeats of its ranks may be lost too."""
         self.roster.folders_lost[node] = report.path
         if report.with_heartbeats:
-            self.ranks.hang.lose_heartbeats(node)
+            self.current.hang.lose_heartbeats(node)
         self.record(events.FolderLost(self.roster.host_of(node), report.path, node, report.with_heartbeats))
 
     @_HANDLERS.add
@@ -353,20 +355,20 @@ class Leader:
         """Record that a node has been idle for the time limit. If all nodes are idle now, record this too, and end
         the run if the job requests it.
         """
-        if self.phase is not Phase.RUNNING or not self.ranks.note_unused(node, report):
+        if self.phase is not Phase.RUNNING or not self.current.note_unused(node, report):
             return
-        self.record(events.Unused(self.attempt, *self.ranks.idleness()))
+        self.record(events.Unused(self.attempt, *self.current.idleness()))
         if self.task.idle.get("do") == "cancel":
             self._stop(Cause.IDLE, self.task.grace)
 
     @_HANDLERS.add
     def _on_used(self, node: int, report: messages.Used, now: float) -> None:
-        if self.ranks.note_used(node):
+        if self.current.note_used(node):
             self.record(events.Used(self.attempt, node))
 
 
 PHASES = {
-    Phase.JOINING: Row("a hello of each node", Leader._check_ways, "did not join"),
+    Phase.JOINING: Row("a hello of each node", Leader._check_connections, "did not join"),
     Phase.CHECKING: Row("each node's try of the way to its neighbour", Leader._prepare,
                          "did not report on the way to its neighbour"),
     Phase.PREPARING: Row("each node's launcher", Leader._hand_over, "did not get its launcher ready"),

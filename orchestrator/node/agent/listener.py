@@ -170,8 +170,10 @@ class Listener:
             await channel.close()
 
     def words(self) -> str:
-        """Return a text that lists the rejected addresses; "" if there are none."""
-        return strangers_in_words(self.rejected)
+        """Return a text with the number and addresses of the rejected connections; "" if none was rejected."""
+        named = self.rejected.most_common(NAMED)
+        parts = [f"{count} connection{'s' * (count > 1)} from {addr}" for addr, count in named]
+        return f"{', '.join(parts)} could not prove to belong to this run" if parts else ""
 
     async def close(self, patience: float = 0.0) -> None:
         """Stop listening. Wait up to `patience` seconds until members close their connections. Close unauthenticated
@@ -193,10 +195,3 @@ class Listener:
 def is_of_this_machine(addr: str, sock: socket.socket) -> bool:
     """Return whether the socket's peer is a process on this machine."""
     return addr.startswith("127.") or addr in ("::1", sock.getsockname()[0])
-
-
-def strangers_in_words(rejected: Mapping[str, int]) -> str:
-    """Return a text with the number and addresses of the rejected connections; "" if none was rejected."""
-    named = Counter(rejected).most_common(NAMED)
-    parts = [f"{count} connection{'s' * (count > 1)} from {addr}" for addr, count in named]
-    return f"{', '.join(parts)} could not prove to belong to this run" if parts else ""

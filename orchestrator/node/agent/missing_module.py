@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
-from orchestrator.protocol.missing_module import missing_module_in
-from orchestrator.protocol.rank_reports import RankEnd
+from orchestrator.protocol.rank_reports import RankEnd, missing_module_in
 
 
 class Lacking(NamedTuple):

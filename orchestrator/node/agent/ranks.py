@@ -62,8 +62,8 @@ MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # limits of the report to the leader: c
 class Ranks:
     """The ranks of this node, and the launcher that starts them.
 
-    `tell` sends a report to the leader. `hear` receives the launcher's reports, and passes them to `report`. `begin`
-    runs work in the background.
+    `tell` sends a report to the leader. `hear` receives the launcher's reports, and passes them to `report`.
+    `in_background` runs a coroutine beside the agent's loop.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Ranks:
         events: EventLog,
         tell: Callable[[messages.Report], None],
         hear: Callable[[messages.Report], None],
-        begin: Callable[[Coroutine[Any, Any, None]], None],
+        in_background: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self.task, self.nproc, self.events = replace(task, launcher=resolve_launcher(task)), nproc, events
-        self.tell, self.hear, self.begin = tell, hear, begin
+        self.tell, self.hear, self.in_background = tell, hear, in_background
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.attempt, self.prepared = task.attempt, messages.Prepare(task.attempt)
         self.running: set[int] = set()
@@ -141,17 +141,20 @@ class Ranks:
         elif self.launcher.is_dismissed:
             return  # a new launcher is started for this attempt when the present one has ended
         elif not self.launcher.serves(order.attempt):
-            self.begin(self.launcher.dismiss())
+            self.in_background(self.launcher.dismiss())
             return
-        self._make_ready()
+        self._send_prepare()
 
     def _renew_launcher(self) -> None:
         self.is_launcher_gone = False
         self.task = pinned(self.task, self.launcher.container)
         self.launcher = launcher_process.LauncherProcess(self.task, self.hear)
-        self.begin(self.start())
+        self.in_background(self.start())
 
-    def _make_ready(self) -> None:
+    def _send_prepare(self) -> None:
+        """Create the attempt's folder, and order the launcher to prepare the attempt. If the folder can't be created,
+        report a failure.
+        """
         folder = attempt_folder(self.node_dir, self.attempt)
         try:
             os.makedirs(folder, exist_ok=True)
@@ -177,7 +180,7 @@ class Ranks:
         self.offer = None
         if order.resume_from and offset == 0:
             self.offer = Offer(self.task, self.attempt, order.resume_from, self.resumable, self.events.write)
-            self.begin(self.offer.watch_saves())
+            self.in_background(self.offer.watch_saves())
         self.launcher.send(replace(order, resume_from=self._place(order.resume_from)))
 
     def _place(self, checkpoint: str) -> str:
@@ -293,7 +296,7 @@ class Ranks:
 
     @_HANDLERS.add
     def _ready(self, report: messages.Ready) -> None:
-        self.begin(self._became_ready(report))
+        self.in_background(self._became_ready(report))
 
     @_HANDLERS.add
     def _started(self, report: messages.RanksStarted) -> None:
@@ -454,7 +457,7 @@ class Ranks:
         self.is_launcher_gone = True
         if self.launcher.is_dismissed and not self.running:
             self._renew_launcher()
-            self._make_ready()
+            self._send_prepare()
             return
         code = report.code
         is_oom = code == -signal.SIGKILL and oom_kills() > self.oom_kills

@@ -25,6 +25,7 @@ from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import end_marked
 from orchestrator.protocol.layout import attempt_folder, node_folder, output_folder
+from orchestrator.protocol.places.devices import VISIBLE, words_of
 from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
 from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.protocol.task import NodeTask, at_home
@@ -119,9 +120,9 @@ def _own_gpu(task: NodeTask, local_rank: int) -> dict[str, str]:
     """Return a dict with CUDA_VISIBLE_DEVICES for a rank that runs alone: the GPU of the rank among the node's GPUs. If
     the node has no such GPU, the dict is empty.
     """
-    shown = task.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
-    seen = [str(number) for number in range(gpus())] if shown is None else [part for part in shown.split(",") if part]
-    return {"CUDA_VISIBLE_DEVICES": seen[local_rank]} if local_rank < len(seen) else {}
+    shown = task.env.get(VISIBLE, os.environ.get(VISIBLE))
+    seen = [str(number) for number in range(gpus())] if shown is None else words_of(shown)
+    return {VISIBLE: seen[local_rank]} if local_rank < len(seen) else {}
 
 
 def _in_foreground(argv: list[str], environment: dict[str, str], folder: str) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from orchestrator.node.agent.batch import Place, events_of, read_word, run_in_job, word_path
 from orchestrator.protocol.allocation import expand_nodes
+from orchestrator.protocol.cancelling import is_cancelled
 from orchestrator.protocol.events import AgentEnded, GaveUp, of
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.messages import Again
@@ -84,7 +85,7 @@ def _requeue_without_script(run_dir: str, place: Place) -> None:
     last = of(events_of(run_dir, place.node, place.start), GaveUp)[-1:]
     word = read_word(path)
     is_others = word is not None and word.node not in (None, place.node)
-    if place.node == 0 or not last or is_others or os.path.exists(f"{run_dir}/cancel.json") or answers(place.hosts[0]):
+    if place.node == 0 or not last or is_others or is_cancelled(run_dir) or answers(place.hosts[0]):
         return
     if of(events_of(run_dir, 0, place.start), AgentEnded) or events_of(run_dir, 0, place.start + 1):
         return  # node 0's agent continued, and only this node had lost its connection

@@ -24,6 +24,7 @@ from orchestrator.outcome.machines import candidates, nodes_to_avoid
 from orchestrator.outcome.restart import last_attempt
 from orchestrator.outcome.verdict import Cause
 from orchestrator.protocol.allocation import AllocationError, expand_nodes
+from orchestrator.protocol.cancelling import is_cancelled
 from orchestrator.protocol.events import AgentEnded, LostNode, SlurmJob, of
 from orchestrator.protocol.layout import job_folder, node_folder
 from orchestrator.protocol.messages import Again
@@ -95,7 +96,7 @@ def run_starts(run_dir: str, log: str, *srun: str) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     start: Start | None = Start(run_dir, first_number(run_dir), tuple(nodes[: task.nnodes]))
     code = 0
-    while start is not None and not os.path.exists(f"{run_dir}/cancel.json"):
+    while start is not None and not is_cancelled(run_dir):
         code = _run(start, argv_of(start, log, srun))
         if (word := _request_after(start)) is None:
             return 1 if code == EXIT_REQUEUE else code
@@ -109,9 +110,9 @@ def _request_after(start: Start) -> Again | None:
     If node 0's agent was killed, the agent of another machine writes the request, and a network file system may show
     the request late.
     """
-    late, cancel = time.monotonic() + SHOWN_SECONDS, f"{start.run_dir}/cancel.json"
+    late = time.monotonic() + SHOWN_SECONDS
     while (word := read_word(start.word)) is None and start.has_vanished() and time.monotonic() < late:
-        if os.path.exists(cancel):  # no start follows a cancel
+        if is_cancelled(start.run_dir):  # no start follows a cancel
             break
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)
     return word

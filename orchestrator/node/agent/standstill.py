@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from orchestrator.protocol.messages import Stalled
+from orchestrator.protocol.typed import converted
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,7 @@ class Standstill:
         before = self.stalls.get(stall.rank)
         if before is not None and (before.step, before.phase) != (stall.step, stall.phase):
             self.counted.discard(stall.rank)
-        self.stalls[stall.rank] = Silence(
-            node, now - stall.seconds, stall.rank, stall.phase, stall.step, stall.seconds, stall.limit,
-            stall.between_steps, stall.full,
-        )  # fmt: skip
+        self.stalls[stall.rank] = converted(stall, Silence, node=node, since=now - stall.seconds)
 
     def forget(self, rank: int) -> bool:
         """Forget the stall of a rank that has made progress or ended. Return whether the stall counted as a hang."""

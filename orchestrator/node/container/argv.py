@@ -277,6 +277,12 @@ def _csv(field: str) -> str:
     return f'"{quoted}"' if set(field) & set(',"') else field
 
 
+def _binds(task: NodeTask, resources: NodeResources, attempt: int) -> list[str]:
+    """Return the container's mounts in the syntax of apptainer and pyxis."""
+    found = _mounts(task, resources, attempt)
+    return [f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}" for mount in found]
+
+
 def _apptainer(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
@@ -284,8 +290,7 @@ def _apptainer(
     started it.
     """
     words = ["apptainer", "exec", "--cleanenv", "--no-mount", "tmp", "--pwd", task.code_dir, *_gpus(box, resources)]
-    for mount in _mounts(task, resources, attempt):
-        words += ["--bind", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
+    words += [word for bind in _binds(task, resources, attempt) for word in ("--bind", bind)]
     for name, value in start_environment(task, resources).items():
         words += ["--env", f"{name}={value}"]
     file = "://" in image or image.startswith(("/", "./", "~")) or image.endswith(".sif")
@@ -298,16 +303,12 @@ def _pyxis(
     """Return the command for pyxis, which starts a separate Slurm step in the agent's allocation, on the agent's
     node.
     """
-    binds = [
-        f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"
-        for mount in _mounts(task, resources, attempt)
-    ]
     exported = ",".join(["ALL", *(f"{name}={value}" for name, value in start_environment(task, resources).items())])
     return [
         "srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={resources.host}", "--mem=0", "--unbuffered",
         "--kill-on-bad-exit=1", *([f"--cpus-per-task={resources.cpus}"] if resources.cpus else []),
         f"--export={exported}",
-        f"--container-image={_enroot(image)}", f"--container-mounts={','.join(binds)}",
+        f"--container-image={_enroot(image)}", f"--container-mounts={','.join(_binds(task, resources, attempt))}",
         f"--container-workdir={task.code_dir}", "--no-container-entrypoint", task.python, *_program(task),
     ]  # fmt: skip
 

@@ -39,12 +39,13 @@ from orchestrator.node.container.engine import (
     engine_pid,
     in_words,
 )
-from orchestrator.node.system.abstract_sockets import user_name
 from orchestrator.node.system.gpus.devices import machine_devices
+from orchestrator.node.system.private import user_name
 from orchestrator.protocol.files import write_json
+from orchestrator.protocol.hostlist import ranges
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import container_view, given_folder, metrics_file, node_folder, second_copy_file
-from orchestrator.protocol.places.devices import VISIBLE, shown, words_of
+from orchestrator.protocol.places.devices import NONE_FROM_HERE, VISIBLE, shown, words_of
 from orchestrator.protocol.quantities import size
 from orchestrator.protocol.reading import MOST_WORD, read_regular
 from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
@@ -258,7 +259,7 @@ def node_resources(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -
         groups=tuple(sorted(set(os.getgroups()) - {gid})),
         rootless=engine.rootless,
         gpus=_as_named(visible_gpus(task, environ), task.container.gpu_flag),
-        cpuset=ranges(mine) if len(mine) < cores else None,
+        cpuset=",".join(ranges([str(core) for core in sorted(mine)])) if len(mine) < cores else None,
         cpus=cpus if cpus is not None and cpus < len(mine) else None,
         memory=_memory(environ) or task.container.mem,
         infiniband=os.path.isdir("/dev/infiniband"),
@@ -301,9 +302,7 @@ def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
     for given in (environ.get("SLURM_STEP_GPUS"), environ.get("SLURM_JOB_GPUS"), *visible):
         if given is not None:
             return _numbers(given)
-    return (
-        tuple(shown(each.name for each in machine_devices()).get(VISIBLE, "").split(",")) if machine_devices() else ()
-    )
+    return tuple(words_of(shown(each.name for each in machine_devices()).get(VISIBLE, "")))
 
 
 def _as_named(gpus: tuple[str, ...], gpu_flag: str) -> tuple[str, ...]:
@@ -321,18 +320,7 @@ def _numbers(text: str) -> tuple[str, ...]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         span = re.fullmatch(r"(\d+)-(\d+)", part)
         found += [str(n) for n in range(int(span[1]), int(span[2]) + 1)] if span else [part]
-    return tuple(part for part in found if part not in ("-1", "NoDevFiles"))
-
-
-def ranges(numbers: set[int]) -> str:
-    """Return core numbers in the syntax of a cpuset, such as 0-3,8."""
-    groups: list[list[int]] = []
-    for number in sorted(numbers):
-        if groups and number == groups[-1][-1] + 1:
-            groups[-1].append(number)
-        else:
-            groups.append([number])
-    return ",".join(str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}" for group in groups)
+    return tuple(part for part in found if part not in NONE_FROM_HERE)
 
 
 def _memory(environ: Mapping[str, str]) -> int | None:

@@ -9,7 +9,7 @@ import subprocess
 
 from orchestrator.node.launcher.stacks import Frame, Thread
 from orchestrator.node.system.private import user_in_words
-from orchestrator.node.system.processes import status_of
+from orchestrator.node.system.processes import owner_of, status_of
 from orchestrator.protocol.json_text import parse_json
 
 DUMP_SECONDS = 20.0
@@ -70,9 +70,8 @@ def _thread(values: dict[str, object]) -> Thread:
 
 def _why_refused(pid: int) -> str:
     """Return why this process may not inspect the process `pid`, or "" if no reason is known."""
-    try:
-        owner = os.stat(f"/proc/{pid}").st_uid
-    except OSError:
+    owner = owner_of(pid)
+    if owner is None:
         return "it has just ended"
     scope = "0"
     with contextlib.suppress(OSError), open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:

@@ -30,9 +30,10 @@ from orchestrator.node.system.processes import (
     descendants,
     identify,
     marked,
+    owner_of,
+    pid_inside,
     send_signal,
     state_of,
-    status_of,
     variable_of,
 )
 from orchestrator.protocol.events import InContainer, LauncherStarted, RankExit
@@ -78,7 +79,7 @@ def look(run_dir: str, node_rank: int, run_id: str) -> list[RankStacks]:
     started = started_last(f"{folder}/events.jsonl")
     if started is None:
         return []
-    own = {_inner_pid(each.pid) if started.in_container else each.pid: each for each in marked(run_id, node_rank)}
+    own = {pid_inside(each.pid) if started.in_container else each.pid: each for each in marked(run_id, node_rank)}
     signalled: list[_Answer] = []
     found: list[RankStacks] = []
     for rank, pid in started.pids.items():
@@ -133,19 +134,12 @@ def started_last(path: str) -> Started | None:
     return newest
 
 
-def _inner_pid(pid: int) -> int:
-    """Return the pid that a process has inside its container. For a process outside of a container, return `pid`."""
-    pids = status_of(pid, "NSpid").split()
-    return int(pids[-1]) if pids else pid
-
-
 def _why_hidden(pid: int, started: Started) -> str:
     """Return the reason why this user may not inspect a rank's process."""
     if started.in_container:
         return "its container runs as another user (container.user): only that user or root may look at its processes"
-    try:
-        owner = os.stat(f"/proc/{pid}").st_uid
-    except OSError:
+    owner = owner_of(pid)
+    if owner is None:
         return "it has just ended"
     return f"it runs as {user_in_words(owner)}: only that user or root may look at it"
 

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import Awaitable
-from typing import Callable
+from typing import Any, Callable
 
 # the message's kind, the stream's number, the number of bytes that follow (for CREDIT: that may be sent in addition)
 HEAD = struct.Struct("!BII")
@@ -101,8 +101,8 @@ class Streams:
 
     async def _join(self, stream: _Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ways = [asyncio.ensure_future(self._out(stream, reader)), asyncio.ensure_future(self._in(stream, writer))]
-        both = asyncio.ensure_future(_all_of(ways))
-        given_up = asyncio.ensure_future(_set(stream.given_up))
+        both: asyncio.Future[Any] = asyncio.gather(*ways)
+        given_up: asyncio.Future[Any] = asyncio.ensure_future(stream.given_up.wait())
         try:
             await asyncio.wait({both, given_up}, return_when=asyncio.FIRST_COMPLETED)
             if given_up.done():
@@ -140,11 +140,3 @@ class Streams:
             with contextlib.suppress(OSError):  # `serve` ends when the other end has closed
                 self.writer.write(HEAD.pack(kind, number, size or len(data)) + data)
                 await self.writer.drain()
-
-
-async def _all_of(works: list[asyncio.Task[None]]) -> None:
-    await asyncio.gather(*works)
-
-
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.files import open_own, write_json
-from orchestrator.protocol.reading import MOST_RECORD, read_json
+from orchestrator.protocol.reading import MOST_RECORD, opened, read_json
 
 MANIFEST = "orch-environment.json"
 PASSED_OVER = ("__pycache__", MANIFEST)  # these are not verified, because the first import writes bytecode
@@ -87,7 +87,7 @@ def content_hash(folder: str) -> str:
     for path, entry in sorted(_walk(folder), key=lambda each: each[0]):
         if entry.name in OF_THE_PLACE or entry.is_symlink() or not entry.is_file(follow_symlinks=False):
             continue
-        with open(open_own(entry.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        with opened(entry.path) as file:
             whole.update(b"%s\0%s\0" % (os.fsencode(path), digest_of(file).encode()))
     return whole.hexdigest()
 
@@ -98,7 +98,7 @@ def hold(folder: str) -> int:
     Raises BrokenEnvironmentError if the environment was changed or removed.
     """
     try:
-        descriptor = open_own(f"{folder}/{MANIFEST}", os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = open_own(f"{folder}/{MANIFEST}", os.O_RDONLY)
         # If the file system has no locks, only the time of its last use protects the environment.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH)

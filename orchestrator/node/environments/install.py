@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator.node.environments.folder import interpreter, seal, why_unusable
 from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.files import locked, open_own, temporary_name
+from orchestrator.protocol.reading import opened
 
 LAST_LINES = 12
 # Prefixes of variables that uv must not get, because they configure another environment.
@@ -109,7 +110,7 @@ def _verified_copy(source: str, sha256: str, target: str) -> str:
     """Copy a program and return the path of the copy. Raises InstallError if the copy does not have this hash."""
     try:
         new = open_own(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
-        with open(new, "wb") as copy, open(open_own(source, os.O_RDONLY | os.O_NONBLOCK), "rb") as kept:
+        with open(new, "wb") as copy, opened(source) as kept:
             found = digest_of(kept, copy)
     except FileNotFoundError as error:
         raise InstallError("uv was removed from the cache meanwhile; submit the job again") from error

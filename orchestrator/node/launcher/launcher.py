@@ -1,4 +1,6 @@
-"""The launcher, one process per node in the runtime: imports torch once, holds the store's port, forks and reaps ranks.
+"""The launcher, one process on each node, inside the runtime: holds the port of torch's store, forks the ranks, writes
+their output to their logs, and reaps them. If the ranks are Python programs that run in the forks, the launcher imports
+torch once for all of them. If each rank execs its own command, the launcher imports no torch.
 
 The agent sends orders as JSON lines to stdin. The launcher sends reports to its original stdout. If stdin ends, the
 agent has ended, so the launcher ends the ranks. The launcher starts no threads, and ends OpenBLAS's threads before a
@@ -26,7 +28,7 @@ from orchestrator.node.launcher.rank.exit_report import failure_report, lost_a_p
 from orchestrator.node.launcher.rank.forked import RankStart, become_rank, run_rank
 from orchestrator.node.launcher.rank.log import RankLog
 from orchestrator.node.launcher.stacks import PATIENCE_SECONDS, SETTLE_SECONDS, Asked, ask, describe, ranks_below
-from orchestrator.node.launcher.warmup import is_there, torch_is_there, torch_version, warm_up
+from orchestrator.node.launcher.warmup import is_there, torch_version, warm_up
 from orchestrator.node.system.cgroup import oom_kills
 from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import network_here
@@ -40,9 +42,6 @@ from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.masking import masker, secret_values
-from orchestrator.protocol.messages import (
-    RankEnded,
-)
 from orchestrator.protocol.rank_reports import RankEnd
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers, converted, read
@@ -216,7 +215,7 @@ class Launcher:
         self.oom_kills = oom_kills()
         self.members = range(bound.rank_offset, bound.rank_offset + bound.nproc)
         os.makedirs(self.folder, exist_ok=True)
-        with_torch = torch_is_there()
+        with_torch = is_there("torch")
         if self.listening is not None and (self.task.launcher in ("torchrun", "accelerate") or not with_torch):
             self._release_port()  # these launchers bind the port themselves, so it can't be held for them
         starts = plan_ranks(
@@ -378,15 +377,18 @@ class Launcher:
         except BlockingIOError:
             return False
         if not data:
-            self.selector.unregister(process.pipe)
-            os.close(process.pipe)
-            process.pipe = -1
+            self._close_pipe(process)
             return False
         is_first = process.log.lost == 0
         error = process.log.write(data)
         if error is not None and is_first:
             self.report(messages.LogFailed(self.attempt, process.start.rank, process.log.path, error.strerror))
         return True
+
+    def _close_pipe(self, process: RankProcess) -> None:
+        self.selector.unregister(process.pipe)
+        os.close(process.pipe)
+        process.pipe = -1
 
     def _reap(self) -> None:
         """Report every rank that has ended, once its process group has ended and its last output is in the log."""
@@ -399,9 +401,7 @@ class Launcher:
             while process.pipe >= 0 and self._pump(process):
                 pass
             if process.pipe >= 0:  # a process in another session still has the other end open
-                self.selector.unregister(process.pipe)
-                os.close(process.pipe)
-                process.pipe = -1
+                self._close_pipe(process)
             process.log.close()
             self._report_exit(process)
         if self.ranks and not self._alive():
@@ -442,7 +442,7 @@ class Launcher:
             end, worker_killed=worker_killed, oom=is_oom, missing=missing, log_bytes_lost=process.log.lost,
             stopped=stopped,
         )  # fmt: skip
-        self.report(converted(end, RankEnded, attempt=self.attempt))
+        self.report(converted(end, messages.RankEnded, attempt=self.attempt))
 
 
 def _last_words(end: RankEnd) -> str:

@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.node.system.processes import descendants, parent_of, state_of, variable_of
+from orchestrator.node.system.processes import descendants, parent_of, state_of, status_of, variable_of
 from orchestrator.protocol.files import open_own
 from orchestrator.protocol.reading import read_part
 
@@ -80,10 +80,7 @@ class Asked:
 
     def so_far(self) -> str:
         """Return the text that was written so far; "" if the file was removed with its run."""
-        try:
-            return read_part(self.path, self.offset, MAX_TEXT).decode("utf-8", "replace")
-        except OSError:
-            return ""
+        return _text(self.path, self.offset)
 
     def _ended_threads(self) -> set[str]:
         return {thread for thread in self.threads if not os.path.exists(f"/proc/{self.pid}/task/{thread}")}
@@ -95,7 +92,7 @@ def _free_threads(pid: int) -> list[str]:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    return [each for each in threads if not _has_signal(f"/proc/{pid}/task/{each}/status", "SigBlk:")]
+    return [each for each in threads if not _has_signal(int(each), "SigBlk")]
 
 
 def ask(pid: int, path: str) -> Asked | None:
@@ -130,24 +127,19 @@ def begins_a_rank(pid: int) -> bool:
 
 def would_answer(pid: int) -> bool:
     """Return whether a process has a handler for the signal, according to /proc."""
-    return _has_signal(f"/proc/{pid}/status", "SigCgt:")
+    return _has_signal(pid, "SigCgt")
 
 
-def _has_signal(path: str, mask: str) -> bool:
-    """Return whether a /proc status file lists the signal in the given set, such as the signals with a handler."""
-    try:
-        with open(path, encoding="ascii", errors="replace") as status:
-            found = [line.split()[1] for line in status if line.startswith(mask)]
-    except OSError:
-        return False
-    return bool(found) and bool(int(found[0], 16) >> (STACK_SIGNAL - 1) & 1)
+def _has_signal(pid: int, mask: str) -> bool:
+    """Return whether the signal is in a set of a process or thread, such as SigCgt, the signals with a handler."""
+    return bool(int(status_of(pid, mask) or "0", 16) >> (STACK_SIGNAL - 1) & 1)
 
 
 def describe(pid: int, path: str) -> dict[str, Any]:
     """Return a process's state, the line at which it is, its frames, and whether its main thread waits in a collective
     (None if unknown).
     """
-    frames = main_frames(_tail(path))
+    frames = main_frames(_text(path, -MAX_TEXT))
     in_collective = bool(_COLLECTIVE.search("\n".join(frames[:4]))) if frames else None
     where = next((frame for frame in frames if "/torch/" not in frame and _OWN not in frame), None)
     return {"state": state_of(pid), "in_collective": in_collective, "where": where, "frames": frames[:12]}
@@ -181,8 +173,8 @@ def _frame(line: str) -> Frame:
     return Frame(found[3], found[1], int(found[2]) if found[2].isdigit() else 0) if found else Frame(line, "", 0)
 
 
-def _tail(path: str) -> str:
+def _text(path: str, offset: int) -> str:
     try:
-        return read_part(path, -MAX_TEXT, MAX_TEXT).decode("utf-8", "replace")
+        return read_part(path, offset, MAX_TEXT).decode("utf-8", "replace")
     except OSError:
         return ""

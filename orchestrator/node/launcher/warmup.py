@@ -17,11 +17,6 @@ from orchestrator.protocol.task import NodeTask
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
-def torch_is_there() -> bool:
-    """Return whether this interpreter can import torch."""
-    return is_there("torch")
-
-
 def needs_torch(task: NodeTask) -> bool:
     """Return whether the job's settings show that every rank needs torch. The program itself is not inspected."""
     program = task.program
@@ -54,11 +49,11 @@ def warm_up(task: NodeTask) -> dict[str, Any]:
     None, this import has opened a GPU, and then a forked rank could not use its GPU. After a failure, the dict has only
     `missing`, a module that the ranks need and this interpreter lacks, or `failed`, an error message.
     """
-    begun, opened_gpu = time.monotonic(), None
-    if needs_torch(task) and not torch_is_there():
+    begun, opened_gpu, has_torch = time.monotonic(), None, is_there("torch")
+    if needs_torch(task) and not has_torch:
         return {"missing": "torch"}
     forks = task.launcher == "fork" and task.program.kind != "command"
-    names = [*(["torch", "torch.distributed"] if torch_is_there() else []), *task.warm_imports] if forks else []
+    names = [*(["torch", "torch.distributed"] if has_torch else []), *task.warm_imports] if forks else []
     with _asking_nvml():
         for name in names:
             try:

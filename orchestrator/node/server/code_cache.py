@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import socket
-from typing import BinaryIO
 
 from orchestrator.node.server.outputs import baseline
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
@@ -15,6 +14,7 @@ from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.files import open_own, write_atomic
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import opened
 
 CACHES = ("code", "wheels")
 
@@ -33,17 +33,13 @@ def _is_whole(folder: str, digest: str) -> bool:
     count.
     """
     try:
-        with _kept(folder, digest) as file:
+        with opened(f"{folder}/{digest}") as file:
             is_whole = digest_of(file) == digest
             if is_whole:
                 os.utime(file.fileno())  # so that this file is not removed as old
             return is_whole
     except OSError:
         return False
-
-
-def _kept(folder: str, digest: str) -> BinaryIO:
-    return open(open_own(f"{folder}/{digest}", os.O_RDONLY | os.O_NONBLOCK), "rb")
 
 
 def _folder(request: Request) -> str:
@@ -69,7 +65,9 @@ def unpack(request: Request, payload: bytes) -> Answer:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     offset = 0
     for size in request["sizes"]:
-        _keep(folder, payload[offset : offset + size])
+        content = payload[offset : offset + size]
+        # A truncated file is detected by its hash, and is then sent again.
+        write_atomic(f"{folder}/{hashlib.sha256(content).hexdigest()}", content, durable=False)
         offset += size
     if request.get("listing") is None:
         return {}, b""
@@ -92,12 +90,6 @@ def unpack(request: Request, payload: bytes) -> Answer:
     return {}, b""
 
 
-def _keep(folder: str, content: bytes) -> None:
-    digest = hashlib.sha256(content).hexdigest()
-    # A truncated file is detected by its hash, and is then sent again.
-    write_atomic(f"{folder}/{digest}", content, durable=False)
-
-
 def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -> None:
     """Create one entry of the run's copy of the code. For a link (kind l), `content` is the link's target. For a file,
     it is the file's sha256.
@@ -112,6 +104,6 @@ def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -
     else:
         mode = 0o700 if kind == "x" else 0o600  # the same permission to execute as on the submitting machine
         new = open_own(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with open(new, "wb") as copy, _kept(folder, _safe(content)) as kept:
+        with open(new, "wb") as copy, opened(f"{folder}/{_safe(content)}") as kept:
             if digest_of(kept, copy) != content:
                 raise RefusedError(f"{folder}/{content} has changed: its contents do not match the sha256 in its name")

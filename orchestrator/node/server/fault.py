@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from orchestrator.node.server.machine import agent_of
 from orchestrator.node.system.event_log import events_in
-from orchestrator.node.system.processes import Process, identify, is_alive, marked_processes, send_signal
+from orchestrator.node.system.processes import Process, identify, marked, owner_of, parent_of, pid_inside, send_signal
 from orchestrator.protocol.debugging.fault import Fault
 from orchestrator.protocol.events import LauncherStarted, last_of
 from orchestrator.protocol.layout import node_folder
@@ -59,21 +59,21 @@ def inject(run_dir: str, node_rank: str, fault_name: str, seconds: str) -> int:
 
 def find_targets(run_dir: str, node: int, fault: Fault) -> Targets:
     """Return the run's processes on this node that the fault hits. Raises NoTargetError if there are none."""
-    agents, marked = _agents(run_dir, node), _marked(os.path.basename(run_dir), node)
-    found: dict[Fault, list[Process]] = {Fault.AGENT: agents, Fault.NODE: [*agents, *marked]}
+    agents, others = _agents(run_dir, node), _marked(os.path.basename(run_dir), node)
+    found: dict[Fault, list[Process]] = {Fault.AGENT: agents, Fault.NODE: [*agents, *others]}
     found[Fault.FREEZE] = found[Fault.NODE]
     if fault in found:
         if not found[fault]:
             raise NoTargetError(f"no {fault if fault == Fault.AGENT else 'process'} of node {node} runs on this host")
         return Targets(tuple(found[fault]))
-    ranks = _ranks(run_dir, node, marked)
+    ranks = _ranks(run_dir, node, others)
     if not ranks:
         raise NoTargetError(f"the launcher of node {node} has recorded no rank that runs on this host")
     rank = max(ranks)
     if fault == Fault.RANK:
         return Targets((ranks[rank],), rank)
-    parent = _status(ranks[rank], "PPid")
-    launchers = tuple(process for process in marked if [process.pid] == parent)
+    parent = parent_of(ranks[rank].pid)
+    launchers = tuple(process for process in others if process.pid == parent)
     if not launchers:
         raise NoTargetError(f"no launcher of node {node} runs on this host")
     return Targets(launchers)
@@ -81,39 +81,28 @@ def find_targets(run_dir: str, node: int, fault: Fault) -> Targets:
 
 def _agents(run_dir: str, node: int) -> list[Process]:
     recorded = agent_of(run_dir, node)
-    if recorded is None or not is_alive(recorded) or os.stat(f"/proc/{recorded.pid}").st_uid != os.getuid():
+    if recorded is None or owner_of(recorded.pid) != os.getuid():
         return []
-    found = identify(recorded.pid)  # the report contains the process's command, so identify the process again
+    found = identify(recorded.pid)  # the record lacks the process's command, which the report contains
     return [found] if found is not None and found.started == recorded.started else []
 
 
 def _marked(run_id: str, node: int) -> list[Process]:
-    found = (each for each in marked_processes() if each.owner == os.getuid())
-    return [each.process for each in found if (each.run_id, each.node_rank) == (run_id, str(node))]
+    return [each for each in marked(run_id, node) if owner_of(each.pid) == os.getuid()]
 
 
-def _ranks(run_dir: str, node: int, marked: list[Process]) -> dict[int, Process]:
+def _ranks(run_dir: str, node: int, processes: list[Process]) -> dict[int, Process]:
     """Return a dict from rank to process, with the ranks that the node's launcher has started in its newest attempt.
 
     The launcher may have reported the pids that are valid in its container, so they are converted to the host's pids.
     """
-    inside = {(_status(process, "NSpid") or [process.pid])[-1]: process for process in marked}
+    inside = {pid_inside(process.pid): process for process in processes}
     try:
         recorded = last_of(events_in(f"{node_folder(run_dir, node)}/events.jsonl"), LauncherStarted)
     except OSError:
         return {}
     pids = recorded.pids if recorded is not None else {}
     return {rank: inside[pid] for rank, pid in pids.items() if pid in inside}
-
-
-def _status(process: Process, name: str) -> list[int]:
-    """Return the numbers in the line `name` of /proc/PID/status, such as NSpid; empty if the process has ended."""
-    try:
-        with open(f"/proc/{process.pid}/status", encoding="utf-8", errors="replace") as file:
-            lines = [line.split() for line in file]
-    except OSError:
-        return []
-    return next((list(map(int, words[1:])) for words in lines if words[:1] == [f"{name}:"]), [])
 
 
 def _freeze(run_dir: str, node: int, targets: Targets, seconds: float) -> None:

@@ -7,19 +7,16 @@ import json
 import os
 import re
 import resource
-import shutil
-import subprocess
 from typing import Any
 
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
-from orchestrator.node.system.abstract_sockets import user_name
 from orchestrator.node.system.gpus.devices import used_by_others
+from orchestrator.node.system.gpus.nvidia_smi import output
 from orchestrator.node.system.gpus.nvml import look
 from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
-from orchestrator.node.system.orphans import run
+from orchestrator.node.system.private import user_name
 from orchestrator.protocol.reading import names_in
 
-ANSWER_SECONDS = 20.0
 HCAS = "/sys/class/infiniband"
 LOGIND = ("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d", "/run/systemd/logind.conf.d")
 LINGER = "/var/lib/systemd/linger"
@@ -67,7 +64,7 @@ def examine_gpus(request: Request, _: bytes) -> Answer:
     return {
         **dataclasses.asdict(inventory),
         "used": used_by_others() if inventory.gpus else {},
-        "topology": _say("nvidia-smi", "topo", "-m") if inventory.gpus else "",
+        "topology": output("topo", "-m") if inventory.gpus else "",
         "hcas": _hcas(HCAS),
         "memlock": None if limits[0] == resource.RLIM_INFINITY else limits[0],
         "removes_ipc": _removes_ipc(LOGIND) and not os.path.exists(f"{LINGER}/{user_name(os.getuid())}"),
@@ -96,16 +93,6 @@ def print_gpus(python: str, seconds: str) -> int:
             tried = str(error)
     print(json.dumps({"said": said, "tried": tried}))
     return 0
-
-
-def _say(*argv: str) -> str:
-    if shutil.which(argv[0]) is None:
-        return ""
-    try:
-        done = run(argv, ANSWER_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
 
 
 def _hcas(folder: str) -> list[dict[str, Any]]:

@@ -15,8 +15,9 @@ from socket import socket
 from typing import Any
 
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
-from orchestrator.node.system.abstract_sockets import owned_names, take, user_name
+from orchestrator.node.system.abstract_sockets import owned_names, take
 from orchestrator.node.system.gpus.devices import machine_devices, used_by_others
+from orchestrator.node.system.private import user_name
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.places.devices import VISIBLE, is_gpu, named_by
 from orchestrator.protocol.places.holders import kind, why_taken

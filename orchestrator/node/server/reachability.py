@@ -48,17 +48,17 @@ def _answer(peer: socket.socket, free: threading.BoundedSemaphore) -> None:
     with peer, contextlib.suppress(OSError):
         peer.settimeout(PROBE_SECONDS)
         peer.sendall(GREETING)
-        if _take(peer) == len(PADDING):
+        if len(_received(peer, len(PADDING))) == len(PADDING):
             peer.sendall(PADDING.encode())
     free.release()
 
 
-def _take(peer: socket.socket) -> int:
-    """Read the test data (the padding) that the peer sends, and return the number of bytes that arrived."""
-    count = 0
-    while count < len(PADDING) and (data := peer.recv(len(PADDING) - count)):
-        count += len(data)
-    return count
+def _received(peer: socket.socket, count: int) -> bytes:
+    """Read `count` bytes from the peer. Return fewer bytes if the peer closes the connection."""
+    data = b""
+    while len(data) < count and (more := peer.recv(count - len(data))):
+        data += more
+    return data
 
 
 def probe(request: Request, _: bytes) -> Answer:
@@ -69,7 +69,7 @@ def probe(request: Request, _: bytes) -> Answer:
     for addr in request["addrs"]:
         try:
             with socket.create_connection((addr, request["port"]), timeout=PROBE_SECONDS) as peer:
-                if not _is_greeted(peer):
+                if _received(peer, len(GREETING)) != GREETING:
                     problems.append(f"{addr}: something else answers there")
                 elif problem := _padding_problem(peer):
                     problems.append(f"{addr}: {problem}")
@@ -81,20 +81,14 @@ def probe(request: Request, _: bytes) -> Answer:
     return {"addr": None, "problems": problems}, b""
 
 
-def _is_greeted(peer: socket.socket) -> bool:
-    said = b""
-    while len(said) < len(GREETING) and (data := peer.recv(len(GREETING) - len(said))):
-        said += data
-    return said == GREETING
-
-
 def _padding_problem(peer: socket.socket) -> str:
     """Send 64 KiB of test data (the padding) to the listener, which sends the data back. Return "" if the data arrives
     in both directions, or else the reason, such as a wrong MTU.
     """
     try:
         peer.sendall(PADDING.encode())
-        return "" if _take(peer) == len(PADDING) else padding_lost("the connection was closed")
+        is_whole = len(_received(peer, len(PADDING))) == len(PADDING)
+        return "" if is_whole else padding_lost("the connection was closed")
     except OSError as error:
         return padding_lost(_in_words(error))
 

@@ -1,4 +1,5 @@
-"""`python3 node.pyz serve`: answers the requests of a submitting machine that has connected over SSH.
+"""Answers requests. `python3 node.pyz serve` answers the requests of a submitting machine that has connected over SSH.
+For a run on this machine, `LocalMachine` calls `answer` in its own process.
 
 A request is a line of JSON, {"id", "do", "bytes", ...}, followed by the number of bytes in "bytes". A reply has the
 same form. Each request is handled in a separate thread, so a long request does not delay other requests. If no more

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from orchestrator.node.server import leases
 from orchestrator.node.server.request import Answer, RefusedError, Request
-from orchestrator.node.system.abstract_sockets import user_name
+from orchestrator.node.system.private import user_name
 from orchestrator.protocol.places.tickets import MOST_OF_USER, Ticket
 
 SHARED = ("/var/tmp", "/tmp")  # noqa: S108 (all users share the first of these that is sticky and root's)

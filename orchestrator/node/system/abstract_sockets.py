@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import socket
 import struct
 from collections.abc import Iterator
@@ -52,25 +51,20 @@ def owner_of(connection: socket.socket) -> int:
     return int(struct.unpack("=iII", credentials)[1])
 
 
-def user_name(uid: int | None) -> str | None:
-    """Return the name of the user with this uid on this machine, or None if there is no such user."""
-    with contextlib.suppress(KeyError, TypeError, OverflowError):
-        return pwd.getpwuid(uid).pw_name  # type: ignore[arg-type]
-    return None
-
-
 def owned_names() -> list[Owned]:
     """Return all names that are held in this network namespace, with their owners according to the kernel."""
     try:
-        return [owned for body in _ask_kernel() if (owned := _owned(body)) is not None]
+        question = struct.pack(DIAG, socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, SHOW_NAME_AND_UID, 0, 0)
+        return [owned for body in ask_kernel(question, REQUEST_ALL) if (owned := _owned(body)) is not None]
     except OSError:  # the kernel does not support the request, or refuses it
         return [Owned(name, None) for name in _listed()]
 
 
-def _ask_kernel() -> Iterator[bytes]:
-    """Yield the kernel's answer about each unix socket. sock_diag(7) describes the requests and answers."""
-    question = struct.pack(DIAG, socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, SHOW_NAME_AND_UID, 0, 0)
-    head = struct.pack(HEAD, struct.calcsize(HEAD) + len(question), SOCK_DIAG_BY_FAMILY, REQUEST_ALL, 1, 0)
+def ask_kernel(question: bytes, flags: int) -> Iterator[bytes]:
+    """Yield the kernel's answer about each socket that the question selects. sock_diag(7) describes both. Raises
+    OSError if the kernel refuses the question.
+    """
+    head = struct.pack(HEAD, struct.calcsize(HEAD) + len(question), SOCK_DIAG_BY_FAMILY, flags, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(ANSWER_SECONDS)
         kernel.send(head + question)

@@ -11,8 +11,8 @@ import sys
 import time
 
 from orchestrator.protocol.events import DiskFull, Event, read_events
-from orchestrator.protocol.files import open_own
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.files import append, open_own
+from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.reading import MOST_LINES, opened, read_regular
 from orchestrator.protocol.typed import to_json
 
@@ -52,12 +52,8 @@ class EventLog:
         if self.torn:  # a full disk has truncated the last line, and this line must not continue it
             line = b"\n" + line
         try:
-            descriptor = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            try:
-                written = os.write(descriptor, line)
-                self.torn = written < len(line) if written else self.torn
-            finally:
-                os.close(descriptor)
+            written = append(self.path, line)
+            self.torn = written < len(line) if written else self.torn
             self._keep(line)
         except OSError as error:
             if error.errno == errno.ENOENT and self._make_folder():
@@ -109,11 +105,7 @@ def events_in(path: str) -> list[Event]:
 
     Raises OSError if the record is missing or can't be read.
     """
-    lines = []
-    for line in read_regular(path, MOST_LINES, path.rpartition("/nodes/")[0]).splitlines():
-        with contextlib.suppress(ValueError):
-            lines.append(parse_json(line))
-    return read_events(lines)
+    return read_events(objects_in(read_regular(path, MOST_LINES, path.rpartition("/nodes/")[0]).splitlines()))
 
 
 def _written(path: str) -> tuple[int, bytes]:

@@ -10,6 +10,7 @@ import struct
 from dataclasses import replace
 
 from orchestrator.protocol.places.devices import GIVEN, VISIBLE, given
+from orchestrator.protocol.reading import names_in
 from orchestrator.protocol.task import NodeTask
 
 SIOCGIFADDR = 0x8915
@@ -189,7 +190,4 @@ def _has_infiniband(folder: str = "/sys/class/infiniband") -> bool:
     """Return whether this node has InfiniBand adapters. If it has, NCCL uses sockets only to connect the ranks at
     first.
     """
-    try:
-        return bool(os.listdir(folder))
-    except OSError:
-        return False
+    return bool(names_in(folder))

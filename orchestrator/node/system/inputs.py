@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from typing import IO
 
 from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.files import locked, open_own
+from orchestrator.protocol.reading import opened
 from orchestrator.protocol.task import Input
 
 _verified: set[str] = set()  # paths that this process has verified, so that it need not read a large file again
@@ -44,8 +44,8 @@ def _is_whole(path: str, sha256: str) -> bool:
     if path in _verified:
         return os.path.exists(path)
     try:
-        with open(open_own(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and digest_of(file) == sha256
+        with opened(path) as file:
+            return digest_of(file) == sha256
     except OSError:
         return False
 

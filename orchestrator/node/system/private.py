@@ -7,6 +7,7 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
+from typing import Callable
 
 PRIVATE = 0o077
 _UNCHANGED = -1  # the value by which `subprocess` leaves the umask unchanged
@@ -40,26 +41,24 @@ def file_mode() -> int:
     return 0o666 if _users == _UNCHANGED else 0o666 & ~PRIVATE
 
 
-@contextlib.contextmanager
-def as_orch() -> Iterator[None]:
+def as_orch() -> contextlib.AbstractContextManager[None]:
     """Make the files that are created within the block private. Outside of the block, this process uses the user's
     umask.
     """
-    held = os.umask(PRIVATE)
-    os.umask(held if _users == _UNCHANGED else held | PRIVATE)
-    try:
-        yield
-    finally:
-        os.umask(held)
+    return _under(lambda held: held | PRIVATE)
 
 
-@contextlib.contextmanager
-def as_the_user() -> Iterator[None]:
+def as_the_user() -> contextlib.AbstractContextManager[None]:
     """Use the user's own umask within the block, to create files outside of orch's folders. This affects all
     threads.
     """
+    return _under(lambda _: _users)
+
+
+@contextlib.contextmanager
+def _under(umask_for: Callable[[int], int]) -> Iterator[None]:
     held = os.umask(PRIVATE)
-    os.umask(held if _users == _UNCHANGED else _users)
+    os.umask(held if _users == _UNCHANGED else umask_for(held))
     try:
         yield
     finally:
@@ -135,9 +134,13 @@ def _above(path: str) -> Iterator[str]:
         path = parent
 
 
+def user_name(uid: int | None) -> str | None:
+    """Return the name of the user with this uid on this machine, or None if there is no such user."""
+    with contextlib.suppress(KeyError, TypeError, OverflowError):
+        return pwd.getpwuid(uid).pw_name  # type: ignore[arg-type]
+    return None
+
+
 def user_in_words(uid: int) -> str:
     """Return the name of the user with this uid, or `user 1234` if this machine knows no name for the uid."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
+    return user_name(uid) or f"user {uid}"

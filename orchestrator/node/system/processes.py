@@ -50,12 +50,28 @@ def _stat(pid: int) -> tuple[str, list[str]]:
 
 
 def status_of(pid: int, name: str) -> str:
-    """Return a field of /proc/PID/status, such as `NSpid`; "" if the field is missing or the process has ended."""
+    """Return a field of /proc/PID/status, such as `NSpid`; "" if the field is missing or the process has ended. `pid`
+    may also be the number of a thread.
+    """
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
             return next((line[len(name) + 1 :].strip() for line in status if line.startswith(f"{name}:")), "")
     except OSError:
         return ""
+
+
+def pid_inside(pid: int) -> int:
+    """Return the pid that a process has inside its container. For a process outside of a container, return `pid`."""
+    pids = status_of(pid, "NSpid").split()
+    return int(pids[-1]) if pids else pid
+
+
+def owner_of(pid: int) -> int | None:
+    """Return the uid of a process's user, or None if the process has ended."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
 
 
 STOPPED = ("T", "t")  # the states of a process that a signal or a debugger has stopped

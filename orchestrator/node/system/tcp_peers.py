@@ -7,14 +7,8 @@ import os
 import socket
 import struct
 
-from orchestrator.node.system.abstract_sockets import (
-    ANSWER_SECONDS,
-    ERROR,
-    HEAD,
-    NETLINK_SOCK_DIAG,
-    SOCK_DIAG_BY_FAMILY,
-    user_name,
-)
+from orchestrator.node.system.abstract_sockets import ask_kernel
+from orchestrator.node.system.private import user_name
 
 REQUEST = 1  # NLM_F_REQUEST, for only one socket
 ANY_COOKIE = 0xFFFFFFFF
@@ -86,15 +80,10 @@ def _owner(family: int, here: tuple[str, int], there: tuple[str, int]) -> int | 
         0, ANY_COOKIE, ANY_COOKIE,
     )  # fmt: skip
     question = struct.pack(QUESTION, family, socket.IPPROTO_TCP, 0, 0, ESTABLISHED_STATES) + ends
-    head = struct.pack(HEAD, struct.calcsize(HEAD) + len(question), SOCK_DIAG_BY_FAMILY, REQUEST, 1, 0)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-        kernel.settimeout(ANSWER_SECONDS)
-        kernel.send(head + question)
-        answer = kernel.recv(1 << 14)
-    size, kind, *_ = struct.unpack_from(HEAD, answer)
-    if kind == ERROR or size < struct.calcsize(HEAD) + UID_AND_INODE + 8:
+    answer = next(ask_kernel(question, REQUEST))
+    if len(answer) < UID_AND_INODE + 8:
         return None
-    uid, inode = struct.unpack_from("=II", answer, struct.calcsize(HEAD) + UID_AND_INODE)
+    uid, inode = struct.unpack_from("=II", answer, UID_AND_INODE)
     return uid if inode else None  # a socket without an inode is closed, and the kernel reports root as its owner
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from socket import socket
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,15 +11,14 @@ from orchestrator.errors import BackendError, UsageError
 from orchestrator.looking.run import states
 from orchestrator.looking.state import state_of
 from orchestrator.node.launcher.rank.argv import is_python
-from orchestrator.operations.debugging.on_node import node_command
+from orchestrator.operations.export import check_number
 from orchestrator.prepare.prepare import Prepared, Request
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
-from orchestrator.specs.plan import nproc_by_node
 from orchestrator.specs.program import program_of
+from orchestrator.specs.validation import world_size
 from orchestrator.transport.forwarding import LOOPBACK, Forwarding
 
-LAUNCH_FILE: Final = "launch.json"
 SETTINGS: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "job.hang": "off",
@@ -40,12 +37,8 @@ def debug_request(request: Request, rank: int) -> Request:
 def check_debug(prepared: Prepared) -> None:
     """Raise UsageError if the requested rank can't be debugged."""
     job, rank = prepared.loaded.job, prepared.debug_rank
-    counts = nproc_by_node(prepared.profile)
-    known = [count for count in counts if count is not None]
-    if rank is not None and len(known) == len(counts) and rank >= sum(known):
-        raise UsageError(
-            f"the run has no rank {rank}", f"its ranks are 0 to {sum(known) - 1}; choose one with --rank N"
-        )
+    if rank is not None and (count := world_size(prepared.profile)) is not None:
+        check_number("the run", "rank", rank, count)
     if job.launcher in ("torchrun", "accelerate"):
         raise UsageError(
             f"{job.launcher} starts the ranks itself, so orch can't make one of them wait for a debugger",
@@ -76,24 +69,12 @@ def wait_for_node(run: RunDir, rank: int, say: Callable[[str], None]) -> int | N
             return None
         if (node := node_of_rank(state, rank)) is not None:
             return node
-        if state.world_size is not None and rank >= state.world_size:
-            raise UsageError(
-                f"the run has no rank {rank}", f"its ranks are 0 to {state.world_size - 1}; choose one with --rank N"
-            )
+        if state.world_size is not None:
+            check_number("the run", "rank", rank, state.world_size)
         if state.detail and state.detail != last:
             last = state.detail
             say(f"{state.state}: {last}")
     return None
-
-
-def forward_debugger(
-    run: RunDir, rank: int, node: int, say: Callable[[str], None], listening: socket, *, any_user: bool = False
-) -> Forwarding:
-    """Return a context manager that forwards connections from a listening socket to the rank's debugger."""
-    return Forwarding(
-        lambda boundary: node_command(run, node, "relay", str(node), boundary, f"rank:{rank}"), say, listening,
-        any_user=any_user,
-    )  # fmt: skip
 
 
 def configuration(run: RunDir, prepared: Prepared, port: int, folder: str) -> dict[str, Any]:
@@ -109,15 +90,9 @@ def configuration(run: RunDir, prepared: Prepared, port: int, folder: str) -> di
     }  # fmt: skip
 
 
-def keep_launch_file(run: RunDir, found: Mapping[str, Any]) -> Path:
-    """Write a launch.json with this configuration into the run's folder, and return its path."""
-    run.write(LAUNCH_FILE, {"version": "0.2.0", "configurations": [dict(found)]})
-    return run.path / LAUNCH_FILE
-
-
 def attach(run: RunDir, prepared: Prepared, way: Forwarding) -> dict[str, Any] | None:
     """Wait until the rank's debugger answers through `way`, the forwarding of a local port. Then return VS Code's
-    configuration, and store it with the run.
+    configuration, and store it in a launch.json in the run's folder.
 
     If the run ends earlier, return None.
     """
@@ -131,5 +106,5 @@ def attach(run: RunDir, prepared: Prepared, way: Forwarding) -> dict[str, Any] |
     if found is None:
         return None
     made = configuration(run, prepared, way.port, str(found.get("folder", "")))
-    keep_launch_file(run, made)
+    run.write("launch.json", {"version": "0.2.0", "configurations": [made]})
     return made

@@ -36,6 +36,7 @@ from orchestrator.operations.debugging.drill_promises import (
     promise_of,
 )
 from orchestrator.operations.submission import submit
+from orchestrator.outcome.verdict import NodeState
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.protocol.checkpoints.checkpoint_dir import newest
 from orchestrator.protocol.debugging.fault import KILLS, Fault
@@ -44,7 +45,7 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file
 from orchestrator.runs.files.checkpoints import checkpoint_folder
 from orchestrator.runs.files.logs import result_of
-from orchestrator.runs.state import NodeState, RunState, RunStatus
+from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import RunDir, live_runs
 from orchestrator.specs.documents.lookup import shipped
 from orchestrator.specs.plan import LaunchPlan

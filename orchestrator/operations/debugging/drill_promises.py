@@ -13,9 +13,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from orchestrator.outcome.sentences import culprit_in_words
+from orchestrator.outcome.verdict import Outcome
 from orchestrator.protocol.debugging.fault import Fault
 from orchestrator.protocol.events import AttemptFailed, Event, FoundLost, GaveUp, LostNode, Restart, StartingAgain, of
-from orchestrator.runs.state import Outcome, RunState
+from orchestrator.runs.state import RunState
 
 KILL_SECONDS: Final = 10.0  # the time in which the kill of a process is noticed
 WAKING_SECONDS: Final = 5.0  # a silence is noticed within this time after limits.link; two heartbeats take less

@@ -25,7 +25,7 @@ MOST_CHARS: Final = 300  # the most characters of an error message
 
 def check_going_on(run: RunDir) -> None:
     """Raise UsageError if the run has ended, and StoreError if it belongs to another user."""
-    check_own(run.path.parent.parent, run)
+    check_own(run.root, run)
     state = state_of(run)
     if state.is_final:
         raise UsageError(

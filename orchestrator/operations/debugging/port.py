@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from socket import socket
 
 from orchestrator.errors import UsageError
 from orchestrator.operations.debugging.on_node import check_going_on, node_command
@@ -33,7 +34,16 @@ def forward(
     """
     check_going_on(run)
     host_of(run, node)
+    return forward_to(run, node, f"port:{port}", say, listen_here(here, any_user=any_user), any_user=any_user)
+
+
+def forward_to(
+    run: RunDir, node: int, target: str, say: Callable[[str], None], listening: socket, *, any_user: bool
+) -> Forwarding:
+    """Return a context manager that forwards connections from a listening socket to a node's port, such as `port:8888`,
+    or to a rank's debugger, such as `rank:3`.
+    """
     return Forwarding(
-        lambda boundary: node_command(run, node, "relay", str(node), boundary, f"port:{port}"), say,
-        listen_here(here, any_user=any_user), any_user=any_user,
+        lambda boundary: node_command(run, node, "relay", str(node), boundary, target), say, listening,
+        any_user=any_user,
     )  # fmt: skip

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from orchestrator.backends import backend_for, kind_of
+from orchestrator.backends import backend_for, kind_of, replay_stage
+from orchestrator.backends.mirror import upload
 from orchestrator.backends.mirror.checkpoints import newest_checkpoint
+from orchestrator.backends.settings import workdir_of
 from orchestrator.errors import UsageError
 from orchestrator.node.environments.folder import interpreter
 from orchestrator.operations.debugging.shell import Way, environment_of, host_of
-from orchestrator.operations.export import by_hand, launch_of, notes_on_secrets, redacted, task_by_hand
+from orchestrator.operations.export import by_hand, check_number, launch_of, notes_on_secrets, redacted, task_by_hand
 from orchestrator.protocol.events import Started, last_of
 from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
 from orchestrator.protocol.task import NodeTask
@@ -50,10 +52,7 @@ def recall(run: RunDir, rank: int) -> Rank:
     """Read a rank's settings from the run's records. Raises UsageError if the run has no such rank, or no ranks yet."""
     launch, bindings, address = launch_of(run)
     world_size = bindings[0].world_size
-    if not 0 <= rank < world_size:
-        raise UsageError(
-            f"run {run.run_id} has no rank {rank}", f"its ranks are 0 to {world_size - 1}; choose one with --rank N"
-        )
+    check_number(f"run {run.run_id}", "rank", rank, world_size)
     binding = next(each for each in bindings if each.rank_offset <= rank < each.rank_offset + each.nproc)
     last = last_of(run.events(), Started)
     task = launch.tasks[binding.node_rank]
@@ -90,7 +89,7 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
     `afresh`, it loads no checkpoint. The rank writes into a new folder, which is removed afterwards. Raises UsageError
     or BackendError if the rank can't be started.
     """
-    check_own(one.run.path.parent.parent, one.run)
+    check_own(one.run.root, one.run)
     missing = [name for name in one.launch.secret_names if name not in shell]
     if missing:
         raise UsageError(
@@ -105,16 +104,19 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
     # The set-up lines and the interpreter are the nodes' own, except an interpreter in a container's image.
     if here and kind != "local":
         python = sys.executable if task.container is None else task.python
-        task = replace(
-            task, python=python, environment="", setup=(), inputs_dir=str(one.run.path.parent.parent / "inputs")
-        )
+        task = replace(task, python=python, environment="", setup=(), inputs_dir=str(one.run.root / "inputs"))
 
     def order(folder: str, resume: str) -> bytes:
         return _order(one, _moved(task, folder, resume), alone=alone)
 
     node = one.task.node_rank
     backend.reach(one.run, node, (), terminal=terminal)  # raises an error before anything is copied
-    argv = backend.stage_replay(one.run, node, name, checkpoint, order)
+    source = next((each for each in backend.sources(one.run) if node in each.nodes), None)
+    if source is None:
+        argv = replay_stage.stage_replay(one.run, name, checkpoint, order, sys.executable)
+    else:
+        workdir = workdir_of(one.launch.profile)
+        argv = upload.stage_replay(source.session(), one.run, workdir, name, checkpoint, order)
     argv = backend.reach(one.run, node, argv, terminal=terminal)
     return Way(tuple(argv), _words(one, here=here, alone=alone, checkpoint=checkpoint))
 

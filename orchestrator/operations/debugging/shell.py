@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.backends import backend_for
-from orchestrator.errors import UsageError
 from orchestrator.looking.state import state_of
 from orchestrator.node.container.argv import ENGINES
 from orchestrator.node.system.processes import MARK
+from orchestrator.operations.export import check_number
 from orchestrator.protocol.events import Environment, InContainer, of
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, check_own
@@ -41,7 +41,7 @@ def shell(run: RunDir, node: int, command: Sequence[str], *, terminal: bool) -> 
     runs in the code folder on the node. Raises UsageError if the run has no such node, BackendError if the node is
     unreachable, and StoreError if the run belongs to another user.
     """
-    check_own(run.path.parent.parent, run)
+    check_own(run.root, run)
     state = state_of(run)
     if len(command) == 1 and _OF_SHELL.search(command[0]):
         command = ("sh", "-c", command[0])  # `orch shell RUN -- 'pwd; ls'` works as with ssh
@@ -62,7 +62,7 @@ def shell(run: RunDir, node: int, command: Sequence[str], *, terminal: bool) -> 
 
 def _note_on_removal(run: RunDir, state: RunState, node: int) -> str:
     """Return a note that the folder of an ended run was removed from its node; empty if the folder still exists."""
-    if not state.is_final or not run.record().is_elsewhere or any(each.node == node for each in state.left):
+    if not state.is_final or not run.record().is_remote or any(each.node == node for each in state.left):
         return ""
     return (
         f"{run.run_id} has ended ({state.state}), and its folder was removed: the shell is in the home folder\n"
@@ -87,8 +87,5 @@ def environment_of(run: RunDir, node: int) -> str:
 def host_of(run: RunDir, node: int) -> str:
     """Return the name of the node's machine. Raises UsageError if the run has no such node."""
     nodes = state_of(run).nodes
-    if not 0 <= node < len(nodes):
-        raise UsageError(
-            f"run {run.run_id} has no node {node}", f"its nodes are 0 to {len(nodes) - 1}; choose one with --node N"
-        )
+    check_number(f"run {run.run_id}", "node", node, len(nodes))
     return nodes[node].host

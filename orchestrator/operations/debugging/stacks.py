@@ -23,11 +23,6 @@ class RankStacks:
     threads: tuple[Thread, ...]
     why_not: str = ""
 
-    @property
-    def main(self) -> tuple[Frame, ...]:
-        """Return the main thread's frames, innermost first."""
-        return next((thread.frames for thread in self.threads if thread.is_main), ())
-
 
 @dataclass(frozen=True)
 class Look:

@@ -1,4 +1,4 @@
-"""Parses the machines of a deepspeed command: its hostfile, --include and --exclude.
+"""Parses the hosts of a deepspeed command: its hostfile, --include and --exclude.
 
 This module has no side effects.
 """
@@ -17,15 +17,15 @@ _FILTER: Final = re.compile(r"([^\s:@]+)(?::(\d{1,4}(?:,\d{1,4})*))?")
 
 
 @dataclass(frozen=True)
-class Machines:
+class DeepspeedHosts:
     """The hosts of a deepspeed command with the indices of their GPUs."""
 
     slots: dict[str, tuple[int, ...]]
     chosen: bool = False  # whether some GPUs of a host are left out
 
 
-def machines_of(options: Mapping[str, str], hostfile: str, place: str) -> Machines:
-    """Return the machines of a hostfile that --include and --exclude select.
+def hosts_of(options: Mapping[str, str], hostfile: str, place: str) -> DeepspeedHosts:
+    """Return the hosts of a hostfile that --include and --exclude select.
 
     `hostfile` is the text of the file at `place`, or empty if there is no hostfile. Raises UsageError, which quotes the
     line or the filter, if a line or a filter can't be parsed.
@@ -40,7 +40,7 @@ def machines_of(options: Mapping[str, str], hostfile: str, place: str) -> Machin
         unknown = [host for host, gpus in chosen.items() if not gpus]
         if unknown:
             raise UsageError(f"--include {unknown[0]} names no GPUs, and there is no hostfile", "as in: localhost:0,1")
-        return Machines({host: tuple(gpus) for host, gpus in chosen.items()}, chosen=True)
+        return DeepspeedHosts({host: tuple(gpus) for host, gpus in chosen.items()}, chosen=True)
     everything = dict(slots)
     for host, gpus in _filter(include or exclude, "--include" if include else "--exclude").items():
         if host not in everything or not set(gpus) <= set(everything[host]):
@@ -58,7 +58,7 @@ def machines_of(options: Mapping[str, str], hostfile: str, place: str) -> Machin
             for host, gpus in everything.items()
         }
         slots = {host: tuple(sorted(gpus)) for host, gpus in left.items() if gpus}
-    return Machines(slots, chosen=any(slots[host] != everything[host] for host in slots))
+    return DeepspeedHosts(slots, chosen=any(slots[host] != everything[host] for host in slots))
 
 
 def _hosts(text: str, place: str) -> dict[str, tuple[int, ...]]:

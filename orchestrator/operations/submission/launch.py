@@ -18,8 +18,9 @@ from types import CodeType, ModuleType
 from typing import Any, ClassVar, Final
 
 from orchestrator.errors import OrchError, UsageError
+from orchestrator.outcome.verdict import NodeState
 from orchestrator.protocol.layout import attempt_folder
-from orchestrator.runs.state import NodeState, RunState
+from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.training.call import python_version, read_result
 from orchestrator.transport.node_archive import cloudpickle_archive

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from orchestrator.errors import UsageError
 from orchestrator.operations.submission.accelerate_settings import settings_of
-from orchestrator.operations.submission.deepspeed_hosts import Machines, machines_of
+from orchestrator.operations.submission.deepspeed_hosts import DeepspeedHosts, hosts_of
 from orchestrator.operations.submission.launcher_files import LauncherFiles
 from orchestrator.specs.environment import set_by_orch
 from orchestrator.specs.wrappers import ASSIGNMENT, Peeled, peel
@@ -311,23 +311,23 @@ def _deepspeed(words: list[str], pasted: Pasted) -> None:
     elif found and not named:
         pasted.notes.append(f"read {found[0]}, as deepspeed does")
     place, text = found or ("", "")
-    _machines(options, machines_of(options, text, place), pasted)
+    _hosts(options, hosts_of(options, text, place), pasted)
     for name in sorted(set(options) & _DEEPSPEED_OWN):
         pasted.notes.append(f"deepspeed's --{name} {options[name]}".rstrip() + " was left out")
     _entry(words, options, "deepspeed", pasted)
 
 
-def _machines(options: dict[str, str], machines: Machines, pasted: Pasted) -> None:
+def _hosts(options: dict[str, str], hosts: DeepspeedHosts, pasted: Pasted) -> None:
     """Record the hosts and the numbers of nodes and GPUs of a deepspeed line."""
     nodes, gpus = _count(options, "num_nodes", pasted), _count(options, "num_gpus", pasted)
-    slots = dict(list(machines.slots.items())[:nodes])
+    slots = dict(list(hosts.slots.items())[:nodes])
     pasted.nodes = len(slots) or nodes or pasted.nodes
     counts = {len(each) for each in slots.values()}
     pasted.nproc = gpus or (min(counts) if counts else "auto")
     pasted.hosts = [host for host in slots if host not in ("localhost", "127.0.0.1")]
     if len(counts) > 1 and not gpus:
         pasted.notes.append(f"the hosts have different numbers of GPUs; orch takes {pasted.nproc} of each")
-    if machines.chosen:
+    if hosts.chosen:
         ids = {",".join(map(str, each)) for each in slots.values()}
         if len(ids) == 1:
             _assign("CUDA_VISIBLE_DEVICES", ids.pop(), pasted)

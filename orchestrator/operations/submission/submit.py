@@ -16,10 +16,11 @@ from orchestrator.protocol.events import Cancel, CleanedUp, SubmitFailed, of
 from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.record import Dependency
 from orchestrator.runs.run_id import new_run_id
+from orchestrator.runs.start_lock import may_have_left_something
 from orchestrator.runs.store import RunDir, make_state_folder, remove_run
 from orchestrator.runs.sweeps import runs_named
 from orchestrator.supervisor.background import is_attended, start_supervisor
-from orchestrator.supervisor.starting import enqueue, start
+from orchestrator.supervisor.starting import enqueue, may_install_with_secrets, start
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -39,7 +40,7 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
         cancelled_if_interrupted(root, secrets) as begun,
         _new_supervisor_if_needed(root, backend, prepared) as supervisor,  # it connects while the plan is made
     ):
-        plan = backend.completed(plan_for(root, prepared, new_run_id(prepared.loaded.job.name)))
+        plan = backend.advice.completed(plan_for(root, prepared, new_run_id(prepared.loaded.job.name)))
         # A scheduler can wait for another run itself. The plan to start then also has this dependency.
         plan_now = plan_to_start_now(root, backend, plan, prepared.after)
         with recorded(root, prepared, plan) as (run, lock), withdrawn_if_refused(root, [run]):
@@ -50,7 +51,7 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
             elif supervisor is not None:
                 supervisor.start(run, plan_now, secrets, lock, on_awaited)
             else:
-                start(run, plan_now, secrets)
+                start([run], [plan_now], secrets)
     if supervisor is None:
         start_supervisor(root, without=secrets)
     return run
@@ -88,8 +89,8 @@ def _new_supervisor_if_needed(
     """
     if backend.pool is None or prepared.after is not None:
         return nullcontext()
-    if prepared.loaded.job.environment is not None and prepared.environment.secrets:
-        return nullcontext()  # a package index may need one of the secrets, which the supervisor must not have
+    if may_install_with_secrets(prepared.loaded.job.environment, prepared.environment.secrets):
+        return nullcontext()
     make_state_folder(root)
     if is_attended(root):
         return nullcontext()
@@ -113,9 +114,7 @@ def withdrawn_if_refused(root: Path, runs: Sequence[RunDir]) -> Iterator[None]:
 
 
 def _withdraw(root: Path, run: RunDir, error: OrchError) -> None:
-    from orchestrator.backends.agents.handle import SENDING
-
-    if any((run.path / name).exists() for name in ("handle.json", dependencies.QUEUE, SENDING)):
+    if may_have_left_something(run):
         from orchestrator.operations.runs import deliver_news
         from orchestrator.supervisor.reconcile import reconcile
 
@@ -139,7 +138,7 @@ def plan_to_start_now(root: Path, backend: Backend, launch: LaunchPlan, after: D
     before = [run for run in runs_named(root, after.run) if not (run.path / "verdict.json").exists()]
     if not before or not all(_is_there(run, launch.profile) for run in before):
         return None
-    return backend.waiting_for(launch, before, succeeds=after.succeeds)
+    return backend.advice.waiting_for(launch, before, succeeds=after.succeeds)
 
 
 def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:
@@ -156,13 +155,13 @@ def job_of(run: RunDir) -> str | None:
 
 def why_places_are_lacking(run: RunDir) -> str:
     """Return why a queued run waits for GPUs or slots of shared hosts; "" if it does not wait for them."""
-    kept = dependencies.queue_place(run) if dependencies.is_queued(run) else None
+    kept = dependencies.awaited_places(run) if dependencies.is_queued(run) else None
     return str(kept["why"]) if kept is not None else ""
 
 
 def note_on_profile(run: RunDir) -> str:
     """Return a note about settings that the run's profile should have but lacks; empty if it lacks none."""
-    said = backend_for(run.record().kind).unsaid(run)
+    said = backend_for(run.record().kind).advice.unsaid(run)
     return f"note: {said}" if said else ""
 
 
@@ -171,5 +170,5 @@ def note_on_queue(run: RunDir) -> str:
     backend = backend_for(run.record().kind)
     if (status := backend.look(run).scheduler) is None or not status.is_stuck:
         return ""
-    excess = backend.excess(run)
+    excess = backend.advice.excess(run)
     return f"note: {status.detail}; the run may never start{f': {excess}' if excess else ''}"

@@ -40,7 +40,7 @@ from orchestrator.specs.kinds import kind_named
 from orchestrator.specs.spec import names_of
 from orchestrator.specs.sweeps.sweep import Axis
 from orchestrator.supervisor.background import start_supervisor
-from orchestrator.supervisor.starting import start_array, values_for_later
+from orchestrator.supervisor.starting import start, values_for_later
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from concurrent.futures import ThreadPoolExecutor
@@ -163,18 +163,17 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
     backend = backend_for(kind_of(launches[0].profile))
     launches = _completed(backend, launches)
     queued = submit.plan_to_start_now(root, backend, launches[0], first.after)
-    may_be_array = backend.takes_sweeps and queued is not None and asked.search is None
+    kind = kind_named(first.profile.kind)
+    may_be_array = bool(kind.scheduler) and queued is not None and asked.search is None
     is_array = may_be_array and len(launches) > 1  # PBS refuses an array of one job
-    parallel = asked.parallel or (None if is_array else kind_named(first.profile.kind).parallel)
-    if is_array:
-        backend.check_alike(launches)
+    parallel = asked.parallel or (None if is_array else kind.parallel)
     secrets = first.environment.secrets
     with submit.cancelled_if_interrupted(root, secrets) as begun, ExitStack() as held:
         folder, runs = _record(root, sweep, asked, launches, parallel, held)
         if is_array and queued is not None:
             begun.extend(runs)
             with submit.withdrawn_if_refused(root, runs):
-                start_array([queued, *launches[1:]], runs, secrets, folder, parallel)
+                start(runs, [queued, *launches[1:]], secrets)
         else:
             _enqueue(root, folder, runs, secrets)
     start_supervisor(root, without=secrets)
@@ -183,12 +182,12 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
 
 def _completed(backend: Backend, launches: list[LaunchPlan]) -> list[LaunchPlan]:
     """Return the plans with the scheduler's data about their machines. Plans with equal requests share one query."""
-    first = backend.completed(launches[0])
+    first = backend.advice.completed(launches[0])
     same = (launches[0].profile, launches[0].job.get("resources"))
     return [
         replace(each, profile=first.profile)
         if (each.profile, each.job.get("resources")) == same
-        else backend.completed(each)
+        else backend.advice.completed(each)
         for each in launches
     ]
 
@@ -264,12 +263,14 @@ def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str
     try:
         for run in runs:
             run.append_event(Queued())
-        write_durably(folder / dependencies.QUEUED, json.dumps(values_for_later(secrets)).encode(), private=True)
+        write_durably(
+            folder / dependencies.VALUES_FOR_START, json.dumps(values_for_later(secrets)).encode(), private=True
+        )
         for run in runs:
-            share(folder, run, (dependencies.QUEUED,))
+            share(folder, run, (dependencies.VALUES_FOR_START,))
     except BaseException:  # also after an interrupt
         for run in runs:
             remove_run(root, run)
         raise
     finally:
-        (folder / dependencies.QUEUED).unlink(missing_ok=True)
+        (folder / dependencies.VALUES_FOR_START).unlink(missing_ok=True)

@@ -123,14 +123,17 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
         is_told = _trained_steps(f"{folder}/{STATE_OF_TRAINER}") == step_of_folder(folder, kind)
         return is_told and _has_all_shards(folder, sizes)
     if kind is Format.DEEPSPEED:
-        return _is_finished(folder)
+        return _is_tracked(folder, _OF_DEEPSPEED)
     # Lightning's FSDP strategy writes the format of torch.distributed.checkpoint, and its DeepSpeed strategy
     # DeepSpeed's
     if kind is Format.LIGHTNING:
         inside = sorted({os.path.dirname(name) for name in weights})
-        return _has_all_parts(folder, sizes) or any(_is_finished(f"{folder}/{name}") for name in inside if name)
+        return _has_all_parts(folder, sizes) or any(
+            _is_tracked(f"{folder}/{name}", _OF_DEEPSPEED) for name in inside if name
+        )
     if kind is Format.FILES:
-        return _has_all_shards(folder, sizes) and (not tracker_of(folder, kind) or _is_tracked(folder))
+        tracker = tracker_of(folder, kind)
+        return _has_all_shards(folder, sizes) and (not tracker or _is_tracked(folder, tracker))
     return _has_all_parts(folder, sizes)
 
 
@@ -155,27 +158,16 @@ def _has_all_parts(folder: str, files: Collection[str]) -> bool:
     return metadata.endswith(b".") and {os.fsdecode(each) for each in _PART_OF_DCP.findall(metadata)} <= set(files)
 
 
-def _is_finished(folder: str) -> bool:
-    """Return whether the file `latest` names this folder's tag or a later tag. DeepSpeed writes `latest` after all
-    other files.
+def _is_tracked(folder: str, tracker: str) -> bool:
+    """Return whether the file `tracker` beside a folder names this folder or a later one. The framework writes this
+    file last. DeepSpeed writes the folder's name into it, and Megatron writes only the number.
     """
     try:
-        latest = read_part(f"{os.path.dirname(folder)}/{_OF_DEEPSPEED}", 0, 4096).decode().strip()
+        latest = read_part(f"{os.path.dirname(folder)}/{tracker}", 0, 4096).decode().strip()
     except (OSError, ValueError):
         return False
     name = os.path.basename(folder)
-    return latest == name or 0 <= _number_in(name) < _number_in(latest)
-
-
-def _is_tracked(folder: str) -> bool:
-    """Return whether Megatron's tracker file names this folder's iteration or a later iteration. Megatron writes the
-    tracker file last.
-    """
-    try:
-        tracker = read_part(f"{os.path.dirname(folder)}/{_OF_MEGATRON}", 0, 64).decode()
-    except (OSError, ValueError):
-        return False
-    return _number_in(os.path.basename(folder)) <= _number_in(tracker)
+    return name in (latest, f"iter_{latest:0>7}") or 0 <= _number_in(name) < _number_in(latest)
 
 
 def _has_all_shards(folder: str, files: Collection[str]) -> bool:

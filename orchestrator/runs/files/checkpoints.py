@@ -78,7 +78,7 @@ def checkpoint_folder(run: RunDir) -> Path:
     """Return the local folder of the run's checkpoints: the folder in the plan or, if the run is on other machines,
     the folder for copies in the run's own folder.
     """
-    if run.record().is_elsewhere:
+    if run.record().is_remote:
         return run.path / "checkpoints"
     task = run.plan().first
     planned = Path(task.checkpoint_dir or run.path / "checkpoints").expanduser()
@@ -145,7 +145,7 @@ def saved_by(run: RunDir) -> list[Saved]:
 
     task = run.plan().first
     sought = Sought(task.checkpoint_format, task.checkpoint_glob)
-    if not run.record().is_elsewhere:
+    if not run.record().is_remote:
         code = task.code_dir or str(run.path / "code")
         return list(Places(str(run.path), code, str(checkpoint_folder(run)), sought).own().values())
     outputs = output_folder(str(run.path))
@@ -165,7 +165,7 @@ def unusable(run: RunDir) -> list[str]:
     from orchestrator.protocol.checkpoints.weight_files import is_whole, names_weights
 
     code = run.plan().first.code_dir or str(run.path / "code")
-    tops = (output_folder(str(run.path)), *(() if run.record().is_elsewhere else (code,)))
+    tops = (output_folder(str(run.path)), *(() if run.record().is_remote else (code,)))
     found, sent = [], run.code_files()
     for top in tops:
         for path in _files_below(top, MOST_LOOKED_AT):
@@ -228,7 +228,7 @@ def not_here(run: RunDir) -> list[NotHere]:
     """Return each node's newest checkpoints that have not been copied to this machine yet. Their names are paths
     relative to the run's outputs.
     """
-    if not run.record().is_elsewhere:
+    if not run.record().is_remote:
         return []
     found = []
     for path in sorted(run.path.glob("nodes/*/outputs.json")):

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 from orchestrator.errors import StoreError, UsageError
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.metric import Better, JobMetric, better_of, is_known, kept_by
 from orchestrator.protocol.reading import opened
 from orchestrator.runs.files.logs import result_of
@@ -168,11 +168,8 @@ class _Columns:
         return {f"{kind}.{name}" for kind, name in self._columns if kind != mains[name]}
 
     def _take(self, line: bytes) -> None:
-        try:
-            found = parse_json(line) if line.strip() else None
-        except ValueError:
-            return
-        if not isinstance(found, dict) or not is_number(step := found.get("step")):
+        found = next(objects_in([line]), {})
+        if not is_number(step := found.get("step")):
             return
         time, kind = found.get("time"), str(found.get("kind"))
         written = float(time) if is_number(time) else None

@@ -40,7 +40,7 @@ class Output:
 
 def outputs_of(run: RunDir) -> tuple[Output, ...]:
     """Return all output files of the run that are on this machine, sorted by path."""
-    found = _brought(run) if run.record().is_elsewhere else _written(run)
+    found = _brought(run) if run.record().is_remote else _written(run)
     return tuple(sorted(found, key=lambda each: each.path))
 
 
@@ -48,7 +48,7 @@ def passed_over(run: RunDir) -> list[str]:
     """Return the paths of outputs that are never copied, such as sockets and links that lead out of the folder. The
     paths are valid on the machine that has the outputs.
     """
-    if not run.record().is_elsewhere:
+    if not run.record().is_remote:
         return _found(run).passed_over
     records = [run.read(str(path.relative_to(run.path))) or {} for path in run.path.glob("nodes/*/outputs.json")]
     return [str(path) for record in records for path in record.get("passed_over", ())]

@@ -7,15 +7,14 @@ for node in read_samples(run):
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.layout import samples_file
 from orchestrator.protocol.reading import names_in, read_part
-from orchestrator.protocol.samples import Sample
+from orchestrator.protocol.samples import RankSample, Sample
 from orchestrator.runs.store import RunDir
 
 MOST_OF_A_LOOK: Final = 1 << 20  # bytes over all nodes, because a command that shows a run must be fast
@@ -29,6 +28,11 @@ class NodeSamples:
 
     node: int
     samples: tuple[Sample, ...]
+
+    @property
+    def last_ranks(self) -> tuple[RankSample, ...]:
+        """Return the ranks of the newest sample that has ranks. After all ranks have ended, samples have no ranks."""
+        return next((sample.ranks for sample in reversed(self.samples) if sample.ranks), ())
 
 
 def read_samples(run: RunDir, tail: int | None = None, only: int | None = None) -> tuple[NodeSamples, ...]:
@@ -49,11 +53,7 @@ def node_numbers(run: RunDir) -> list[int]:
 
 def sample_of(line: bytes) -> Sample | None:
     """Return the sample in a line, or None if the line is damaged or empty."""
-    with contextlib.suppress(ValueError):
-        data = parse_json(line) if line.strip() else None
-        if isinstance(data, dict):
-            return Sample.from_json(data)
-    return None
+    return next(map(Sample.from_json, objects_in([line])), None)
 
 
 def newest_samples(run: RunDir) -> tuple[NodeSamples, ...]:

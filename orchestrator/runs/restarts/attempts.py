@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from orchestrator.outcome.sentences import culprit_in_words
+from orchestrator.outcome.verdict import Outcome
 from orchestrator.protocol.events import (
     AttemptFailed,
     Event,
@@ -19,13 +20,13 @@ from orchestrator.protocol.events import (
     StartingAgain,
     of,
 )
-from orchestrator.runs.state import Attempt, Outcome
+from orchestrator.runs.state import AttemptSummary
 
 _Found = TypeVar("_Found", bound=OfAttempt)
 End = AttemptFailed | GangEnded | StartingAgain | Restart
 
 
-def attempts_of(events: Iterable[Event]) -> tuple[Attempt, ...]:
+def attempts_of(events: Iterable[Event]) -> tuple[AttemptSummary, ...]:
     """Return the attempts in order. `began` is None for an attempt whose ranks were never started."""
     every = of(events, OfAttempt)
     spares: dict[int, list[str]] = {}  # sentences about spares, by the start that uses the spares
@@ -52,14 +53,14 @@ def _by_attempt(events: Iterable[OfAttempt], cls: type[_Found]) -> dict[int, _Fo
 
 def _attempt(
     number: int, begun: Go | None, first: FirstStepsSeen | None, ends: Iterable[End | None], spares: list[str]
-) -> Attempt:
+) -> AttemptSummary:
     """Build an attempt. `ends` are the events about its end, the most specific first.
 
     `spares` are sentences about spare machines that replaced lost machines.
     """
     known = [event for event in ends if event is not None]
     offered = begun.resume_from or None if begun is not None else None
-    return Attempt(
+    return AttemptSummary(
         number,
         begun.time if begun is not None else None,
         known[0].time if known else None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.outcome.machines import choose
 from orchestrator.outcome.restart import decided_starts, newest_start, next_start, progress_of
+from orchestrator.outcome.verdict import Cause
 from orchestrator.protocol.events import (
     UNREPORTED,
     Cancel,
@@ -24,7 +25,7 @@ from orchestrator.protocol.events import (
 )
 from orchestrator.protocol.hostlist import by_words, in_words
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.state import Cause, Recovery, RunState
+from orchestrator.runs.state import Recovery, RunState
 
 
 @dataclass(frozen=True)

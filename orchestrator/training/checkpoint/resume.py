@@ -56,16 +56,8 @@ def path_for_all(places: Places, report: Report) -> Path | None:
     """Call `find` on rank 0, and return its result on all ranks. All ranks must call this. Errors of `find` are raised
     as UserError on all ranks.
     """
-    found, problem = None, ""
-    if group.leads():
-        try:
-            found = find(places, report)
-        except (UserError, CheckpointError) as error:
-            problem = str(error)
-    path, problem = group.from_main((None if found is None else str(found), problem))
-    if problem:
-        raise UserError(problem)
-    return path if path is None else Path(path)
+    path = group.done_by_main(lambda: str(find(places, report) or ""), UserError)
+    return Path(path) if path else None
 
 
 def load_for_all(places: Places, report: Report) -> Loaded | None:
@@ -74,14 +66,7 @@ def load_for_all(places: Places, report: Report) -> Loaded | None:
     if path is None:
         return None
     with _host_file() as (file, keeps):
-        problem = ""
-        if group.leads():
-            try:
-                checkpoints.copy_verified(path, file)
-            except CheckpointError as error:
-                problem = str(error)
-        if problem := group.from_main(problem):
-            raise CheckpointError(problem)
+        group.done_by_main(lambda: bool(checkpoints.copy_verified(path, file)), CheckpointError)
         group.file_from_main(file, keeps=keeps)
         return Loaded(checkpoints.decode(file, path), path)
 

@@ -65,33 +65,18 @@ def write(
     `members` is the group for the collectives, if this thread can't use the default group. The checkpoint is on the
     disk when this returns. If a rank fails, CheckpointError is raised on all ranks.
     """
-    temp: Path | None = None
-    problem = ""
-    if group.leads():
-        try:
-            temp = checkpoints.begin(folder, manifest.step)
-        except CheckpointError as error:
-            problem = str(error)
-    begun, problem = group.from_main((None if temp is None else str(temp), problem), members)
-    if begun is None:
-        raise CheckpointError(problem)
-    temp = Path(begun)
+    temp = Path(group.done_by_main(lambda: str(checkpoints.begin(folder, manifest.step)), CheckpointError, members))
     answers = group.everyones(_write_mine(temp, dict(shards), members), members)
-    problem = "; ".join(sorted({trouble for _, trouble in answers if trouble}))
-    path = temp.with_name(name_of(manifest.step))
-    if group.leads():
-        if problem:
+
+    def commit() -> str:
+        if problem := "; ".join(sorted({trouble for _, trouble in answers if trouble})):
             checkpoints.discard(temp)
-            problem = f"The checkpoint {path} could not be written: {problem}."
-        else:
-            files = {name: entry for written, _ in answers for name, entry in written.items()}
-            try:
-                checkpoints.commit(temp, state, replace(manifest, files=files))
-            except CheckpointError as error:
-                problem = str(error)
-    if problem := group.from_main(problem, members):
-        raise CheckpointError(problem)
-    return path
+            path = temp.with_name(name_of(manifest.step))
+            raise CheckpointError(f"The checkpoint {path} could not be written: {problem}.")
+        files = {name: entry for written, _ in answers for name, entry in written.items()}
+        return str(checkpoints.commit(temp, state, replace(manifest, files=files)))
+
+    return Path(group.done_by_main(commit, CheckpointError, members))
 
 
 def _write_mine(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from orchestrator.protocol.places.devices import GIVEN, VISIBLE, words_of
 from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import UserError
 
@@ -45,9 +46,9 @@ def look(environ: Mapping[str, str] = os.environ, folder: str = "/dev") -> Gpus:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings describe the problem, which is reported if a GPU is needed
         visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    given = [part for part in environ.get("ORCH_GPUS", "").split(",") if part]  # may include MIG instances
-    shown = environ.get("CUDA_VISIBLE_DEVICES")
-    hidden = shown is not None and not [part for part in shown.split(",") if part.strip() not in ("", "-1")]
+    given = words_of(environ.get(GIVEN, ""))  # may include MIG instances
+    shown = environ.get(VISIBLE)
+    hidden = shown is not None and not words_of(shown)
     try:
         here = sum(1 for name in os.listdir(folder) if _NODES.fullmatch(name))
     except OSError:

@@ -5,7 +5,7 @@ All functions also work in a single process without a process group.
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import IO, Any
@@ -195,6 +195,22 @@ def from_main(value: object, members: dist.ProcessGroup | None = None) -> Any:
     )
     dist.broadcast(moved, 0, members)
     return decode(moved)  # decoded on rank 0 too, so that all ranks refuse a value that can't be sent
+
+
+def done_by_main(work: Callable[[], Any], error: type[Exception], members: dist.ProcessGroup | None = None) -> Any:
+    """Call `work` on rank 0, and return its result on all ranks. All ranks must call this. If `work` raises UserError
+    or CheckpointError, an `error` with the same text is raised on all ranks.
+    """
+    found, problem = None, ""
+    if leads():
+        try:
+            found = work()
+        except (UserError, CheckpointError) as cause:
+            problem = str(cause)
+    found, problem = from_main((found, problem), members)
+    if problem:
+        raise error(problem)
+    return found
 
 
 def file_from_main(file: IO[bytes], *, keeps: bool) -> None:

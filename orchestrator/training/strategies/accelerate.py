@@ -1,7 +1,8 @@
 """The strategy accelerate: Hugging Face Accelerate prepares model and optimizer for the same training loop."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -11,6 +12,8 @@ from orchestrator.training.strategies.base import Setup, Strategy
 
 class Accelerate(Strategy):
     """Trains the model that `Accelerator.prepare` returns: DDP for several ranks, and the bare model for one rank."""
+
+    refused: ClassVar[Mapping[str, str]] = {"fp8": "ddp, or bf16"}
 
     def __init__(self, setup: Setup, model: nn.Module) -> None:
         try:
@@ -42,11 +45,6 @@ class Accelerate(Strategy):
 
     def differentiate(self, loss: Tensor) -> None:
         self.accelerator.backward(loss)
-
-    def check(self) -> None:
-        super().check()
-        if self.setup.options.precision == "fp8":
-            raise UserError("--precision fp8 does not work with the strategy accelerate: choose ddp, or bf16.")
 
     def step(self) -> None:
         if self.setup.options.clip is not None:

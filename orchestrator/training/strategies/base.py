@@ -21,7 +21,6 @@ from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import UserError
 from orchestrator.training.options import Options
 from orchestrator.training.strategies.layers import blocks
-from orchestrator.training.strategies.share import data_part
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,19 @@ class Strategy:
     """Whether the strategy runs in one process, with any number of devices."""
     shares_data: ClassVar[bool] = True
     """Whether each rank takes its own part of a batch. Otherwise each rank takes the whole batch."""
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Maps each precision that the strategy does not support to what the user can choose instead."""
     saves_shards: ClassVar[bool] = False
     """Whether each rank can write its own part of a checkpoint. Otherwise rank 0 writes the whole checkpoint."""
+
+    @classmethod
+    def data_part(cls, options: Options, ranks: Ranks) -> tuple[int, int]:
+        """Return (number of parts into which the ranks split a batch, index of this rank's part). Ranks that share a
+        layer have the same part. No collective is used, because ranks need this before they join the process group.
+        """
+        if not cls.shares_data:
+            return 1, 0
+        return max(1, ranks.world_size // options.tensor_ranks), ranks.rank // options.tensor_ranks
 
     @classmethod
     def make(cls, setup: Setup) -> nn.Module:
@@ -80,6 +90,10 @@ class Strategy:
         options = self.setup.options
         precision.check(options.precision, self.setup.device)
         compiling.check(options.compile, options.compile_mode, self.setup.device)
+        if remedy := self.refused.get(options.precision):
+            raise UserError(
+                f"--precision {options.precision} does not work with the strategy {options.strategy}: choose {remedy}."
+            )
         if self.one_process and self.setup.ranks.world_size > 1:
             raise UserError(
                 f"The strategy {options.strategy} uses one process, but {self.setup.ranks.world_size} ranks "
@@ -114,12 +128,12 @@ class Strategy:
     @property
     def data_ranks(self) -> int:
         """Return the number of parts into which the ranks split a batch."""
-        return data_part(self.setup.options, self.setup.ranks)[0] if self.shares_data else 1
+        return self.data_part(self.setup.options, self.setup.ranks)[0]
 
     @property
     def data_rank(self) -> int:
         """Return the index of this rank's part of a batch."""
-        return data_part(self.setup.options, self.setup.ranks)[1] if self.shares_data else 0
+        return self.data_part(self.setup.options, self.setup.ranks)[1]
 
     # -- a step
 

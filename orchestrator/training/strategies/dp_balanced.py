@@ -14,21 +14,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import parallel_apply, replicate
 
 from orchestrator.training.precision import forward
-from orchestrator.training.strategies.base import Strategy
-from orchestrator.training.strategies.dp import all_devices
+from orchestrator.training.strategies.dp import Dp, all_devices
 
 
-class DpBalanced(Strategy):
+class DpBalanced(Dp):
     """Splits each batch over the devices, and computes outputs and loss of each part on its device."""
-
-    one_process = True
 
     def wrap(self, model: nn.Module) -> nn.Module:
         return Parallel(model, all_devices(self.setup))
-
-    @property
-    def devices(self) -> list[torch.device]:
-        return all_devices(self.setup)
 
     def loss(self, outputs: Sequence[Any], targets: Tensor) -> Tensor:
         return parallel_loss(self.setup.task.loss, outputs, targets)

@@ -5,7 +5,7 @@ gathered on each rank when the layer is computed.
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,14 +27,11 @@ class Fsdp(Strategy):
     """Shards each child of the model with FSDP2's `fully_shard`. Without a process group, the bare model is trained."""
 
     saves_shards = True
+    # GradScaler detects overflows only in this rank's part, so ranks would disagree about skipping a step.
+    refused: ClassVar[Mapping[str, str]] = {"fp16": "bf16, which needs no scaling"}
 
     def check(self) -> None:
         super().check()
-        if self.setup.options.precision == "fp16":
-            # GradScaler detects overflows only in this rank's part, so ranks would disagree about skipping a step.
-            raise UserError(
-                "--precision fp16 does not work with the strategy fsdp: choose bf16, which needs no scaling."
-            )
         world_size, options = self.setup.ranks.world_size, self.setup.options
         for name, size, of in (
             ("--tensor-ranks", options.tensor_ranks, world_size),

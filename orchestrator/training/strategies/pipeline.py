@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -28,14 +28,8 @@ class Pipeline(Strategy):
     """
 
     shares_data = False
-
-    def check(self) -> None:
-        super().check()
-        if self.setup.options.precision == "fp16":
-            # GradScaler detects overflows only in this rank's layers, so ranks would disagree about skipping a step.
-            raise UserError(
-                "--precision fp16 does not work with the strategy pipeline: choose bf16, which needs no scaling."
-            )
+    # GradScaler detects overflows only in this rank's layers, so ranks would disagree about skipping a step.
+    refused: ClassVar[Mapping[str, str]] = {"fp16": "bf16, which needs no scaling"}
 
     def place(self, model: nn.Module) -> nn.Module:
         ranks = self.setup.ranks

@@ -11,29 +11,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.backends.base import Backend, NodeProof, Sight
-from orchestrator.backends.replay_stage import Order, stage_replay
 from orchestrator.errors import BackendError
 from orchestrator.node.server.machine import end_run
 from orchestrator.node.system.processes import Process, identify, is_alive, send_signal, wait_gone
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, write_durably
-from orchestrator.specs.plan import LaunchPlan, Place
+from orchestrator.specs.plan import LaunchPlan, RunPaths
 from orchestrator.transport.node_archive import node_archive
 
 
 class Nohup(Backend):
     """One process of nohup for each node."""
 
-    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
+    def paths(self, run: RunDir, workdir: str | None, python: str | None) -> RunPaths:
         folder, inputs = str(run.path), str(run.root / "inputs")
-        return Place(folder, f"{folder}/code", inputs, sys.executable, python or sys.executable)
+        return RunPaths(folder, f"{folder}/code", inputs, sys.executable, python or sys.executable)
 
-    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
+    def submit(
+        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir]
+    ) -> None:
+        (plan,), (mine,), (run,) = plans, tasks, runs
         write_durably(run.path / "node.pyz", node_archive())
         run.write("handle.json", {"state": HandleStatus.INTENT})
         agents = []
-        for task, argv in zip(tasks, plan.commands, strict=True):
+        for task, argv in zip(mine, plan.commands, strict=True):
             folder = run.node(task.node_rank)
             folder.mkdir(parents=True, exist_ok=True)
             write_durably(folder / "task.json", task_json(task), private=True)
@@ -68,11 +70,8 @@ class Nohup(Backend):
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         return list(argv)
 
-    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        return stage_replay(run, name, checkpoint, order, sys.executable)
-
-    def cancel(self, run: RunDir) -> None:
-        for process in _agents(run):
+    def cancel(self, runs: Sequence[RunDir]) -> None:
+        for process in [process for run in runs for process in _agents(run)]:
             send_signal(process, signal.SIGTERM)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:

@@ -11,4 +11,4 @@ class _Nohup(Kind):
         return Nodes(("localhost",) * profile.nodes, (None,) * profile.nodes, (address,), address)
 
 
-NOHUP = _Nohup("nohup", "orch_nohup_profile:NohupProfile", "orch_nohup:Nohup")
+NOHUP = _Nohup("nohup", "orch_nohup_profile:NohupProfile", "orch_nohup:Nohup", on_this_machine=True)

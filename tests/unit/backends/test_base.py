@@ -40,16 +40,11 @@ def test_threads_that_ask_at_once_get_one_backend(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("kind", "abilities"),
-    [
-        ("local", (False, False, False)),
-        ("ssh", (True, True, False)),
-        ("slurm", (False, False, True)),
-        ("slurm-login", (True, False, True)),
-    ],
+    [("local", (False, False)), ("ssh", (True, True)), ("slurm", (False, False)), ("slurm-login", (True, False))],
 )
-def test_what_each_backend_can_do_besides(kind: str, abilities: tuple[bool, ...]) -> None:
+def test_what_each_backend_can_do_besides(kind: str, abilities: tuple[bool, bool]) -> None:
     found = backend_for(kind)
-    assert (found.is_remote, found.relaunches, found.takes_sweeps) == abilities
+    assert (found.is_remote, found.relaunches) == abilities
     assert (found.pool is not None) == found.is_remote
 
 
@@ -66,6 +61,6 @@ def test_a_profile_without_a_scheduler_has_nobody_to_take_its_script(tmp_path: P
     job.write_text("command: [hostname]\n")
     launch = plan_for(tmp_path, prepare(tmp_path, Request(str(job), "local")))
     with pytest.raises(UsageError, match="--check needs a scheduler, and profile local is of kind local"):
-        backend_for("local").would_take(launch)
-    assert backend_for("local").script(launch) == ""
+        backend_for("local").advice.would_take(launch)
+    assert backend_for("local").advice.script(launch) == ""
     assert backend_for("local").look(RunDir(tmp_path), recorded=True) == Sight()

@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.batch.backend import Batch
-from orchestrator.backends.batch.scheduler import Job, Order, Put, Query, RefusedError, Scheduler, with_option
+from orchestrator.backends.batch.scheduler import Array, Job, Order, Put, Query, RefusedError, Scheduler, with_option
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.job_use import JobUse
+from orchestrator.runs.record import SweepPoint
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.plan import LaunchPlan
 from orchestrator.transport.machine import Output
-from tests.machines import FakeMachine, Health, Said
+from tests.machines import FakeMachine, FakePool, Health, Said
 
 from .slurm.test_script import launch
+
+SWEEP = "s-abc234"
 
 
 class ToyJob(Job):
@@ -120,7 +123,7 @@ class Site:
         return {"code": 0, "err": ""}, self.jobs.encode() if argv[0] == "tstat" else b""
 
     def submit(self) -> None:
-        self.backend.submit(self.plan, self.plan.tasks, self.run)
+        self.backend.submit([self.plan], [self.plan.tasks], [self.run])
         self.see(self.jobs)
 
     def see(self, jobs: str) -> None:
@@ -143,20 +146,72 @@ def test_a_job_is_queued_seen_and_ended(site: Site) -> None:
     site.see("7 R j-abc234")
     assert site.backend.look(site.run).alive == dict.fromkeys(range(3), True)
     assert site.backend.reach(site.run, 2, ["true"], terminal=False) == ["tstep", "7", "2", "true"]
-    site.backend.cancel(site.run)
+    site.backend.cancel([site.run])
     assert site.ran[-1] == ["tdel", "TERM", "7"]
     assert [proof.is_clean for proof in site.backend.clean_up(site.run)] == [True] * 3
     assert ["tdel", "KILL", "7"] in site.ran
     assert site.backend.look(site.run).alive == dict.fromkeys(range(3), False)
 
 
-def test_a_machine_that_dies_makes_nothing_gone(site: Site) -> None:
+@pytest.mark.parametrize("health", [Health.DEAD, Health.HUNG, Health.SLOW])
+def test_a_machine_that_does_not_answer_makes_nothing_gone_and_is_named(site: Site, health: Health) -> None:
     site.submit()
-    site.machine.health = Health.DEAD
+    site.machine.health = health
     site.backend.site({}).queue(fresh=True)
     seen = site.backend.look(site.run)
     assert seen.alive == dict.fromkeys(range(3), None)
+    assert seen.scheduler is not None
+    assert seen.scheduler.detail.startswith("Toy can't be asked: this machine: ")
     assert [proof.is_unreachable for proof in site.backend.clean_up(site.run)] == [True] * 3
+    site.machine.health = Health.WELL
+    assert [proof.is_clean for proof in site.backend.clean_up(site.run)] == [True] * 3
+    assert site.jobs == "7 E j-abc234"
+
+
+@pytest.mark.parametrize("since", ["missing_programs", "write_file", "prepare_array_run"])
+@pytest.mark.parametrize("health", [Health.DEAD, Health.HUNG, Health.SLOW, Health.FULL])
+def test_no_job_is_submitted_if_the_machine_does_not_take_its_files(site: Site, health: Health, since: str) -> None:
+    site.machine.health, site.machine.since = health, since
+    with pytest.raises(BackendError, match=r"^this machine: ") as refused:
+        site.submit()
+    assert refused.value.transient == (health is not Health.FULL)
+    assert site.ran == []
+    assert (site.run.read("handle.json") or {}).get("job") is None
+
+
+@pytest.mark.parametrize(("health", "jobs"), [(Health.SLOW, "7 Q j-abc234"), (Health.HUNG, "")])
+def test_a_submit_whose_answer_comes_too_late_is_settled_by_the_queue_later(
+    site: Site, health: Health, jobs: str
+) -> None:
+    site.machine.health, site.machine.since = health, "run_program"
+    site.submit()
+    assert site.run.read("handle.json") == {"state": "intent"}
+    assert site.backend.look(site.run).alive == dict.fromkeys(range(3), None)
+    site.machine.health = Health.WELL
+    site.see(site.jobs)
+    assert site.jobs == jobs
+    seen = site.backend.look(site.run).scheduler
+    assert seen is not None
+    assert seen.phase == ("waiting" if jobs else "none")
+
+
+def test_a_full_disk_keeps_no_job_from_being_seen_and_ended(site: Site) -> None:
+    site.submit()
+    site.machine.health = Health.FULL
+    site.see("7 R j-abc234")
+    assert site.backend.look(site.run).alive == dict.fromkeys(range(3), True)
+    assert [proof.is_clean for proof in site.backend.clean_up(site.run)] == [True] * 3
+    assert site.jobs == "7 E j-abc234"
+
+
+@pytest.mark.parametrize("health", [Health.WELL, Health.HUNG, Health.SLOW])
+def test_a_login_node_that_does_not_answer_is_not_blamed_for_its_python(health: Health) -> None:
+    backend, far = Batch(Toy(), is_remote=True), FakeMachine("far", health=health)
+    far.answers["interpreter"] = BackendError("far: /opt/python can't be started")
+    backend.pool = FakePool(far)  # type: ignore[assignment]
+    with pytest.raises(BackendError, match=r"^far: ") as refused:
+        backend.check_python(backend.site({"login": "far"}), "/opt/python")
+    assert ("python" in refused.value.hint) == (health is Health.WELL)
 
 
 def test_a_refusal_is_the_programs_own_words_unless_the_scheduler_explains_it(site: Site) -> None:
@@ -166,10 +221,10 @@ def test_a_refusal_is_the_programs_own_words_unless_the_scheduler_explains_it(si
 
 
 def test_what_a_scheduler_can_not_do_is_refused_by_name(site: Site) -> None:
-    assert site.backend.completed(site.plan, by_shell=True) == site.plan
-    assert (site.backend.unsaid(site.run), site.backend.excess(site.run)) == ("", "")
+    assert site.backend.advice.completed(site.plan, by_shell=True) == site.plan
+    assert (site.backend.advice.unsaid(site.run), site.backend.advice.excess(site.run)) == ("", "")
     for ask in (
-        lambda: site.backend.would_take(site.plan),
+        lambda: site.backend.advice.would_take(site.plan),
         lambda: site.backend.scheduler.holdings(site.backend.site({})),
     ):
         with pytest.raises(UsageError, match="Toy"):
@@ -179,6 +234,66 @@ def test_what_a_scheduler_can_not_do_is_refused_by_name(site: Site) -> None:
 def test_a_run_that_was_handed_over_is_found_by_its_name(site: Site) -> None:
     site.run.write("handle.json", {"state": "intent"})
     site.see("8 R other\n9 R j-abc234")
-    waits = site.backend.waiting_for(site.plan, [RunDir(site.run.path)], succeeds=True)
+    waits = site.backend.advice.waiting_for(site.plan, [RunDir(site.run.path)], succeeds=True)
     assert waits is not None
     assert waits.profile["tsub"] == {"after": "9"}
+
+
+def points(site: Site, count: int, parallel: int | None = None) -> list[RunDir]:
+    """Return the recorded runs of a sweep, which were not submitted yet."""
+    root = site.run.root
+    (root / "sweeps" / SWEEP).mkdir(parents=True)
+    values = {"nnodes": 3, "kind": "slurm", "profile": {"kind": "slurm", "name": "p", "sbatch": {}}}
+    asked = [SweepPoint(SWEEP, index, {}, parallel) for index in range(count)]
+    return [create_run(root, f"{SWEEP}.{each.index}", {**values, "sweep": each.to_json()}) for each in asked]
+
+
+def submit_all(site: Site, runs: list[RunDir]) -> None:
+    plans = [replace(launch(str(run.path)), commands=site.plan.commands) for run in runs]
+    site.backend.submit(plans, [plan.tasks for plan in plans], runs)
+
+
+def test_the_runs_of_a_sweep_are_one_array(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders, submit = list[Order](), Toy.submit
+    monkeypatch.setattr(
+        Toy, "submit", lambda self, order, *words: (orders.append(order), submit(self, order, *words))[1]
+    )
+    runs = points(site, 2, parallel=5)
+    submit_all(site, runs)
+    folder = str(site.run.root / "sweeps" / SWEEP)
+    assert [order.array for order in orders] == [Array(SWEEP, folder, 2, 5)]
+    assert [run.read("handle.json") for run in runs] == [{"state": "intent", "array": folder}] * 2
+    assert RunDir(Path(folder)).read("handle.json") == {"state": "submitted", "job": "7"}
+    assert [site.backend.look(run, recorded=True).job for run in runs] == ["7_0", "7_1"]
+
+
+def test_runs_that_need_different_resources_are_no_array(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Toy, "asked", lambda _, plan: {"memory": plan.tasks[0].run_dir})
+    runs = points(site, 2)
+    with pytest.raises(UsageError, match="share one array of Toy, but these runs need different resources: memory"):
+        submit_all(site, runs)
+    assert not any(run.has_begun for run in runs)
+
+
+def test_the_number_of_a_job_is_cancelled_on_its_own_login_node_alone(tmp_path: Path) -> None:
+    """Another cluster may have a job of the same number, which belongs to somebody else's work."""
+    backend, ran, runs = Batch(Toy(), is_remote=True), dict[str, list[str]](), list[RunDir]()
+
+    def machine(login: str) -> FakeMachine:
+        def program(argv: list[str], **_: Any) -> Said:
+            if argv[0] == "tdel":
+                ran.setdefault(login, []).append(argv[-1])
+            jobs = "" if argv[0] == "tdel" else "\n".join(f"{7 if login == 'a' else 8} Q {run.run_id}" for run in runs)
+            return {"code": 0, "err": ""}, jobs.encode()
+
+        return FakeMachine(login, {"run_program": program, "cancel": {}, "hello": {"uid": 7}})
+
+    for number, (name, login) in enumerate((("j-aaaaaa", "a"), ("j-bbbbbb", "b")), 7):
+        profile = {"kind": "slurm", "name": "p", "login": login, "sbatch": {}}
+        run = create_run(tmp_path, name, {"nnodes": 1, "kind": "slurm-login", "profile": profile})
+        run.write("handle.json", {"state": "submitted", "job": str(number)})
+        runs.append(run)
+        here = machine(login)
+        backend.site(profile).machine = lambda here=here: here  # type: ignore[misc]
+    backend.cancel(runs)
+    assert {login: set(numbers) for login, numbers in ran.items()} == {"a": {"7"}, "b": {"8"}}

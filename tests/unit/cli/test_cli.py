@@ -11,16 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 
 import orchestrator.cli
-from orchestrator.cli.group import ROOMS
+from orchestrator.cli.group import SECTIONS, Orch
+from orchestrator.cli.group import orch as group
 from orchestrator.cli.render import runs as render
 from orchestrator.cli.sweeps import _cancelled_words
 from orchestrator.errors import UsageError
 from orchestrator.operations import tensorboard
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.runs.files.metrics import names_of
-from orchestrator.runs.state import RunState, Verdict
+from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, create_run, retire, state_root
 from tests.events import event
 from tests.patience import PATIENCE
@@ -56,7 +59,7 @@ def make_run(name: str, verdict: Verdict | None = None, log: str = "") -> RunDir
 # -- the help, and other tools' words
 
 
-@pytest.mark.parametrize("name", [name for _, names in ROOMS.values() for name in names])
+@pytest.mark.parametrize("name", [name for _, names in SECTIONS.values() for name in names])
 def test_the_help_fits_80_columns_and_each_command_has_an_example(
     orch, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -67,6 +70,14 @@ def test_the_help_fits_80_columns_and_each_command_has_an_example(
     assert not summary.endswith("..."), f"shorten the first sentence of the help of {name}: it does not fit on a line"
     assert max(map(len, whole.splitlines())) <= 80
     assert "\n  Example: " in orch(name, "--help").out
+
+
+@pytest.mark.parametrize("name", sorted({*Orch.sections, *Orch.unlisted} - {"shell"}))  # which passes options on
+def test_click_parses_each_command(name: str) -> None:
+    command = group.get_command(click.Context(group), name)
+    assert isinstance(command, click.Command)
+    with pytest.raises(click.NoSuchOption, match="--no-such-option"):
+        command.make_context(name, ["--no-such-option"])
 
 
 @pytest.mark.parametrize("alias", ["ls", "ps", "describe"])

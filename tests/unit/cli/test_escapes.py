@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.group import show, style
 from orchestrator.cli.render import escapes, results, runs
-from orchestrator.runs.state import Cause, NodeState, NodeStatus, Outcome, RunState, RunStatus, Verdict
+from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Verdict
+from orchestrator.runs.state import RunState, RunStatus
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b2J\r\x08\x00\u202eforged\x1b[31mred"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

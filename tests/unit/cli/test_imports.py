@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runs.state import Verdict
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.runs.store import create_run, retire
 from orchestrator.supervisor.background import supervisor_lock
 from tests.events import event

@@ -13,12 +13,13 @@ from orchestrator.cli.render import plans, results, runs
 from orchestrator.errors import BackendError
 from orchestrator.operations.diff import Comparison, Row
 from orchestrator.operations.submission.init import profile_from_hosts
+from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Verdict
 from orchestrator.protocol.events import read_events
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.state import Cause, NodeState, NodeStatus, Outcome, RunStatus, Verdict
+from orchestrator.runs.state import RunStatus
 from orchestrator.specs.documents.loader import load
-from orchestrator.specs.plan import Place, differences, plan
+from orchestrator.specs.plan import RunPaths, differences, plan
 
 from .test_render_runs import NOW, RUNNING, golden
 
@@ -91,13 +92,13 @@ def test_doctor_has_a_line_for_those_that_are_alike() -> None:
 
 
 def test_a_plan_its_differences_and_a_profile_name_the_range(tmp_path: Path) -> None:
-    place = Place("/run", "/code", "/inputs", "python3", "python3")
+    paths = RunPaths("/run", "/code", "/inputs", "python3", "python3")
     (tmp_path / "train.py").touch()
     (tmp_path / "job.yaml").write_text("script: train.py\n")
     for name, hosts in (("big", "n[1-62]"), ("small", "n[1-60], m[1-2]")):
         (tmp_path / f"{name}.yaml").write_text(f"kind: ssh\nhosts: ['{hosts}']\nnproc_per_node: 1\n")
     loaded = {name: load("job.yaml", f"{name}.yaml", cwd=tmp_path) for name in ("big", "small")}
-    made = {name: plan(each.job, each.profile, f"{name}-234567", place) for name, each in loaded.items()}
+    made = {name: plan(each.job, each.profile, f"{name}-234567", paths) for name, each in loaded.items()}
     assert "nodes        62: n[1-62]\n" in plans.plan_page(made["big"], commands=False)
     rows = {what: (one, other) for what, one, other in differences(made["big"], made["small"])}
     assert rows["profile.hosts"] == ("host=n[1-62]", "host=m[1-2], host=n[1-60]")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import orchestrator.cli
-from orchestrator.runs.state import Verdict
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.runs.store import state_root
 from tests.unit.cli.test_cli import make_run
 

@@ -10,9 +10,9 @@ from jsonschema import Draft202012Validator
 
 from orchestrator.cli import orch as group
 from orchestrator.cli.output_schemas import OUTPUTS, output_schema
-from orchestrator.outcome.verdict import Outcome, Verdict
+from orchestrator.outcome.verdict import NodeState, NodeStatus, Outcome, Verdict
 from orchestrator.protocol.events import KINDS
-from orchestrator.runs.state import NodeState, NodeStatus, RunState, RunStatus
+from orchestrator.runs.state import RunState, RunStatus
 from tests.output_schema import problems
 
 from .test_answers import Orch

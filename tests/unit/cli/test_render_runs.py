@@ -9,20 +9,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.render import plans, runs
-from orchestrator.runs.state import (
-    Attempt,
-    Cause,
-    NodeState,
-    NodeStatus,
-    Outcome,
-    Recovery,
-    RunState,
-    RunStatus,
-    Unreachable,
-    Verdict,
-)
+from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Unreachable, Verdict
+from orchestrator.runs.state import AttemptSummary, Recovery, RunState, RunStatus
 from orchestrator.specs.documents.loader import load
-from orchestrator.specs.plan import Place, differences, plan
+from orchestrator.specs.plan import RunPaths, differences, plan
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden"
@@ -106,9 +96,11 @@ def test_a_machine_out_of_reach_is_named_with_since_when_and_why() -> None:
 
 
 HISTORY = (
-    Attempt(0, NOW - 400, NOW - 300, "node 1 (n2) was lost: no heartbeat for 10 s, and many words more about why"),
-    Attempt(1, None, NOW - 200, "n2 did not come back"),
-    Attempt(2, NOW - 62.5, None, "", "checkpoints/step_00000340"),
+    AttemptSummary(
+        0, NOW - 400, NOW - 300, "node 1 (n2) was lost: no heartbeat for 10 s, and many words more about why"
+    ),
+    AttemptSummary(1, None, NOW - 200, "n2 did not come back"),
+    AttemptSummary(2, NOW - 62.5, None, "", "checkpoints/step_00000340"),
 )
 RECOVERY = Recovery(("n2",), NOW - 12, "restarting on n1, spare n4 from step 300")
 
@@ -132,18 +124,24 @@ def test_what_a_run_has_been_through(width: int | None) -> None:
 @pytest.mark.parametrize(
     ("newest", "words"),
     [
-        (Attempt(1, NOW - 90, None, "", None, "code/ckpt.pt"), "attempt 1 was offered code/ckpt.pt; nothing shows"),
-        (Attempt(1, NOW - 5, None, "", None, "code/ckpt.pt", 1), "that the script loads it; its first step is 1"),
         (
-            Attempt(1, NOW - 9, NOW - 5, "", None, "checkpoints/step_00000340"),
+            AttemptSummary(1, NOW - 90, None, "", None, "code/ckpt.pt"),
+            "attempt 1 was offered code/ckpt.pt; nothing shows",
+        ),
+        (
+            AttemptSummary(1, NOW - 5, None, "", None, "code/ckpt.pt", 1),
+            "that the script loads it; its first step is 1",
+        ),
+        (
+            AttemptSummary(1, NOW - 9, NOW - 5, "", None, "checkpoints/step_00000340"),
             "attempt 1 was offered step 340; nothing",
         ),
-        (Attempt(1, NOW - 5, None, "", None, "code/ckpt.pt"), ""),  # it may still report its first step
-        (Attempt(1, NOW - 90, None, "", "code/ckpt.pt", "code/ckpt.pt", 301), ""),
-        (Attempt(1, NOW - 90), ""),
+        (AttemptSummary(1, NOW - 5, None, "", None, "code/ckpt.pt"), ""),  # it may still report its first step
+        (AttemptSummary(1, NOW - 90, None, "", "code/ckpt.pt", "code/ckpt.pt", 301), ""),
+        (AttemptSummary(1, NOW - 90), ""),
     ],
 )
-def test_a_checkpoint_that_was_only_offered_is_warned_of_once(newest: Attempt, words: str) -> None:
+def test_a_checkpoint_that_was_only_offered_is_warned_of_once(newest: AttemptSummary, words: str) -> None:
     state = replace(RUNNING, attempts=(HISTORY[0], newest), attempt=1, restarts=1)
     for page in (runs.status_page(state, None, None, RUN, NOW), runs.verdict_page(state, now=NOW)):
         assert page.count("was offered") == bool(words)
@@ -187,16 +185,16 @@ def test_a_verdict_of_another_version_is_shown_too() -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_plan_pages(profile: str) -> None:
     loaded = load("mnist_ddp", profile, cwd=ROOT)
-    launch = plan(loaded.job, loaded.profile, "mnist_ddp-abc234", Place(RUN, f"{RUN}/code", "/home/me/.orch/inputs",
+    launch = plan(loaded.job, loaded.profile, "mnist_ddp-abc234", RunPaths(RUN, f"{RUN}/code", "/home/me/.orch/inputs",
                   "python3", "python3"))  # fmt: skip
     golden(f"plan_{profile}", plans.plan_page(launch, commands=True))
 
 
 def test_differences_page() -> None:
-    place = Place(RUN, f"{RUN}/code", "/home/me/.orch/inputs", "python3", "python3")
+    paths = RunPaths(RUN, f"{RUN}/code", "/home/me/.orch/inputs", "python3", "python3")
     names = ("local", "slurm-3x4")
     both = [load("mnist_ddp", name, cwd=ROOT) for name in names]
-    rows = differences(*(plan(one.job, one.profile, "r-1", place) for one in both))
+    rows = differences(*(plan(one.job, one.profile, "r-1", paths) for one in both))
     golden("differences", plans.differences_page(*names, rows))
     assert plans.differences_page("a", "b", []) == "a and b make the same plan"
 

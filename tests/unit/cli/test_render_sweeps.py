@@ -9,8 +9,9 @@ import pytest
 
 from orchestrator.cli.render import runs, sweeps
 from orchestrator.errors import RunNotFoundError
+from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.runs.run_id import point_id
-from orchestrator.runs.state import Cause, Outcome, RunState, RunStatus, Verdict
+from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import RunDir, append_lines, create_run, find_run, newest_groups, remove_run
 from orchestrator.runs.sweeps import find_runs, find_sweep, make_sweep, newest_sweep, points_in
 

@@ -21,9 +21,9 @@ from orchestrator.cli.top.marks import ASCII, UNICODE, Marks
 from orchestrator.cli.top.run_pages import Overview
 from orchestrator.cli.top.runs_page import RunsPage
 from orchestrator.node.agent.sampling.ring_file import SampleFile
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.protocol.layout import samples_file
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
-from orchestrator.runs.state import Outcome, Verdict
 from orchestrator.runs.store import RunDir, remove_run
 from orchestrator.views.reader import Reader
 from tests.patience import PATIENCE
@@ -78,7 +78,7 @@ def drive(root: Path, steps: Drive, run: RunDir | None = None, marks: Marks = UN
 @pytest.fixture
 def alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents of this machine's runs count as alive: their processes are not what is looked at here."""
-    monkeypatch.setattr("orchestrator.backends.agents.here.AgentsHere.look", lambda *_, **__: Sight({0: True, 1: True}))
+    monkeypatch.setattr("orchestrator.backends.agents.backend.Agents.look", lambda *_, **__: Sight({0: True, 1: True}))
 
 
 def failed(root: Path) -> RunDir:

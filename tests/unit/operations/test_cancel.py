@@ -13,8 +13,8 @@ import pytest
 from orchestrator.backends.base import NodeProof
 from orchestrator.node.system.processes import MARK, mark
 from orchestrator.operations import runs
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.runs.start_lock import being_started
-from orchestrator.runs.state import Outcome, Verdict
 from orchestrator.runs.store import create_run
 from tests.patience import PATIENCE
 

@@ -21,8 +21,9 @@ from orchestrator.operations.debugging.drill_promises import (
     length_of,
     promise_of,
 )
+from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.protocol.debugging.fault import KILLS, Fault
-from orchestrator.runs.state import Cause, Outcome, RunState, RunStatus, Verdict
+from orchestrator.runs.state import RunState, RunStatus
 from tests.events import event
 
 PAGE = Path(__file__).parents[3] / "docs" / "failures.md"

@@ -311,12 +311,12 @@ def test_findings_are_json() -> None:
 
 def test_another_users_runs_may_be_listed_on_machines_and_not_removed(tmp_path: Path, monkeypatch) -> None:
     found = [Finding("process", "5", "would be ended", "its run has ended")]
-    machines = SimpleNamespace(collect_garbage=lambda *_, dry_run: found if dry_run else [])
+    backend = SimpleNamespace(collect_garbage=lambda *_, dry_run: found if dry_run else [])
 
     def refuse(root: Path) -> None:
         raise StoreError(f"{root} is another user's")
 
-    monkeypatch.setattr(operation, "backend_of", lambda _: machines)
+    monkeypatch.setattr(operation, "backend_of", lambda _: backend)
     monkeypatch.setattr(operation, "check_own", refuse)
     assert collect_on_machines(tmp_path, object(), dry_run=True, unknown=False) == found  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="another user's"):

@@ -19,7 +19,8 @@ import torch
 
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.operations.submission.launch import results, write_job
-from orchestrator.runs.state import NodeState, RunState, Verdict
+from orchestrator.outcome.verdict import NodeState, Verdict
+from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
 from orchestrator.specs.documents.loader import load
 from orchestrator.training.call import write_result

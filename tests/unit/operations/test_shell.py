@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.operations.debugging.shell import shell
-from orchestrator.runs.state import Verdict
+from orchestrator.outcome.verdict import Verdict
 from orchestrator.runs.store import RunDir
 from tests.unit.cli.test_cli import make_run
 

@@ -13,7 +13,7 @@ import orchestrator
 from orchestrator.errors import StoreError
 from orchestrator.operations.submission import submit, sweep
 from orchestrator.prepare import record
-from orchestrator.runs.dependencies import CANCELLED, QUEUED, Wait, is_queued
+from orchestrator.runs.dependencies import CANCELLED, VALUES_FOR_START, Wait, is_queued
 from orchestrator.runs.outbox import SECRETS
 from orchestrator.runs.run_id import point_id
 from orchestrator.runs.start_lock import STARTING, being_started, is_being_started
@@ -87,7 +87,7 @@ def test_one_that_can_not_be_put_on_the_list_is_no_run(root: Path, monkeypatch: 
     first, write = after_one_that_goes_on(root), RunDir.write
 
     def refuse(self: RunDir, name: str, values: dict[str, object], *, private: bool = False) -> None:
-        if name == QUEUED:
+        if name == VALUES_FOR_START:
             raise StoreError("no space left on device")
         write(self, name, values, private=private)
 
@@ -99,7 +99,7 @@ def test_one_that_can_not_be_put_on_the_list_is_no_run(root: Path, monkeypatch: 
 
 def test_of_a_sweep_that_can_not_be_put_on_the_list_nothing_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, runs = points(root, 3)
-    full_disk_at(monkeypatch, runs[2].path / QUEUED)
+    full_disk_at(monkeypatch, runs[2].path / VALUES_FOR_START)
     with pytest.raises(StoreError, match="No space left"):
         sweep._enqueue(root, folder, runs, {})
     assert newest_runs(root) == []

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.outcome.gang import Attempt, culprit_of, end_of
+from orchestrator.outcome.gang import EndedAttempt, culprit_of, end_of
 from orchestrator.outcome.verdict import Cause, Outcome
 from orchestrator.protocol.rank_reports import Culprit
 from orchestrator.runs.record import RunRecord
@@ -108,11 +108,13 @@ def test_the_earliest_failure_that_is_a_ranks_own_is_the_culprit(exits: list[Cul
 
 @given(st.lists(EXITS, max_size=8), st.sampled_from(list(Cause)), st.sampled_from(["", "node 1 (n1) was lost"]))
 def test_no_attempt_follows_one_whose_ranks_all_ended_well(exits: list[Culprit], stopped: Cause, lost: str) -> None:
-    end = end_of(Attempt(exits, ended_well=True, stopped=stopped, lost=lost, retry={"infra": None, "user_error": None}))
+    end = end_of(
+        EndedAttempt(exits, ended_well=True, stopped=stopped, lost=lost, retry={"infra": None, "user_error": None})
+    )
     assert (end.outcome, end.again) == (Outcome.SUCCEEDED, False)
 
 
 @given(st.lists(EXITS, max_size=8), st.integers(0, 4))
 def test_another_attempt_has_a_budget_that_allows_it(exits: list[Culprit], used: int) -> None:
-    end = end_of(Attempt(exits, ended_well=False, retry={"infra": 2}, restarts=("infra",) * used))
+    end = end_of(EndedAttempt(exits, ended_well=False, retry={"infra": 2}, restarts=("infra",) * used))
     assert not end.again or (end.cause is Cause.INFRA and used < 2 and end.culprit is not None)

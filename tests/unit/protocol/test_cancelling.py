@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.protocol import cancelling
-from orchestrator.protocol.cancelling import keep_room_for_cancel, record_cancel
+from orchestrator.protocol.cancelling import is_cancelled, keep_room_for_cancel, record_cancel
+from orchestrator.runs.store import RunDir
 
 
 @pytest.mark.parametrize("folder", [".", "nodes/0"])
@@ -36,6 +37,9 @@ def test_a_cancel_is_recorded_without_room_or_inodes(
 def test_with_room_the_reserve_stays(tmp_path: Path) -> None:
     (tmp_path / "nodes/0").mkdir(parents=True)
     keep_room_for_cancel(tmp_path / "nodes/0")
+    assert not is_cancelled(tmp_path)
     record_cancel(tmp_path, {"now": True})
+    assert is_cancelled(tmp_path)
+    assert RunDir(tmp_path).is_cancelled
     assert json.loads((tmp_path / "cancel.json").read_text()) == {"now": True}
     assert (tmp_path / "nodes/0/reserve.json").exists()

@@ -6,8 +6,7 @@ import pytest
 
 from orchestrator.node.agent.missing_module import missing_module_of
 from orchestrator.node.launcher.rank.missing_module import missing_module
-from orchestrator.protocol.missing_module import missing_module_in
-from orchestrator.protocol.rank_reports import RankEnd, RankError
+from orchestrator.protocol.rank_reports import RankEnd, RankError, missing_module_in
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,9 @@ def test_others_are_refused_and_not_repeated(
     with pytest.raises(UsageError, match=said) as raised:
         hidden_values(ENTRIES, {"CHANNELS": urls})
     assert "canary" not in "".join([str(raised.value), *capfd.readouterr(), caplog.text])
-    assert hidden_values(ENTRIES, {"CHANNELS": urls}, is_here=False) == {"CHANNELS": urls}  # looked at where it is used
+    assert hidden_values(ENTRIES, {"CHANNELS": urls}, is_supervised_here=False) == {
+        "CHANNELS": urls
+    }  # looked at where it is used
 
 
 def test_a_variable_that_is_not_there() -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.outcome.verdict import Unreachable
 from orchestrator.protocol.events import Event
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.restarts.attempts import attempts_of
 from orchestrator.runs.restarts.recovery import Newest, Reserves, recovery_of
-from orchestrator.runs.state import Attempt, Recovery, Unreachable
+from orchestrator.runs.state import AttemptSummary, Recovery
 from tests import events as made
 
 RECORD = RunRecord("r-1", nnodes=3, hosts=("n1", "n2", "n3"), job={"retry": {"infra": 1}})
@@ -43,21 +44,21 @@ REPLACED = [*DECIDED, event("replaced", 131.0, None, start=1, lost=2, host="n3",
     ("events", "attempts"),
     [
         ([], ()),
-        (CUT, (Attempt(0, 100.0),)),
-        (DECIDED, (Attempt(0, 100.0, 123.0, LOSS), Attempt(1))),
-        (REPLACED, (Attempt(0, 100.0, 123.0, f"{LOSS}; n4 took the place of n3"), Attempt(1))),
+        (CUT, (AttemptSummary(0, 100.0),)),
+        (DECIDED, (AttemptSummary(0, 100.0, 123.0, LOSS), AttemptSummary(1))),
+        (REPLACED, (AttemptSummary(0, 100.0, 123.0, f"{LOSS}; n4 took the place of n3"), AttemptSummary(1))),
         ([go(0, 100.0), relaunch(1, 1, 130.0), go(1, 135.0, "step_00000300"),
           event("first_steps", 136.0, attempt=1, loaded=300),
           event("attempt_failed", 140.0, attempt=1, cause="infra", culprit=CULPRIT),
           event("restart", 141.0, attempt=2, cause="infra"), go(2, 142.0, "step_00000400"),
           event("gang_ended", 150.0, outcome="succeeded", cause="", reason="", attempt=2)],
-         (Attempt(0, 100.0, 130.0, LOSS),
-          Attempt(1, 135.0, 140.0, "rank 1 on node 0 (n1) ended with SIGKILL", "step_00000300", "step_00000300"),
-          Attempt(2, 142.0, 150.0, "succeeded", None, "step_00000400"))),
-        ([relaunch(1, 0, 130.0), relaunch(2, 1, 140.0)], (Attempt(0, None, 140.0, LOSS), Attempt(1))),
+         (AttemptSummary(0, 100.0, 130.0, LOSS),
+          AttemptSummary(1, 135.0, 140.0, "rank 1 on node 0 (n1) ended with SIGKILL", "step_00000300", "step_00000300"),
+          AttemptSummary(2, 142.0, 150.0, "succeeded", None, "step_00000400"))),
+        ([relaunch(1, 0, 130.0), relaunch(2, 1, 140.0)], (AttemptSummary(0, None, 140.0, LOSS), AttemptSummary(1))),
     ],
 )  # fmt: skip
-def test_the_history_of_attempts(events: list[Event], attempts: tuple[Attempt, ...]) -> None:
+def test_the_history_of_attempts(events: list[Event], attempts: tuple[AttemptSummary, ...]) -> None:
     assert attempts_of(events) == attempts
 
 

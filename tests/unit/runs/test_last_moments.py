@@ -15,10 +15,11 @@ import pytest
 from orchestrator.looking.evidence import Evidence
 from orchestrator.node.agent.batch import has_succeeded, wants_another
 from orchestrator.node.agent.slurm import run_slurm_agent
+from orchestrator.outcome.scheduler import SchedulerStatus
+from orchestrator.outcome.verdict import Outcome
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.scheduler_status import SchedulerStatus
-from orchestrator.runs.state import HandleStatus, Outcome
+from orchestrator.runs.state import HandleStatus
 from orchestrator.supervisor.decide import Finish, StartAgents, decide
 from orchestrator.supervisor.observe import Observation
 from tests.events import typed

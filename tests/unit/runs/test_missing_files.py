@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runs.missing_files import with_missing_file
-from orchestrator.runs.state import Outcome, Verdict
+from orchestrator.outcome.verdict import Outcome, Verdict
+from orchestrator.runs.missing_files import explained
 from orchestrator.runs.store import RunDir
 
 
@@ -38,7 +38,7 @@ def failed(message: str, kind: str = "FileNotFoundError") -> Verdict:
     ],
 )
 def test_the_rule_that_left_the_file_out_is_named(run: RunDir, message: str) -> None:
-    hint = with_missing_file(run, failed(message)).hint
+    hint = explained(run, failed(message)).hint
     assert hint.startswith(
         f"data/train.bin is in {run.read('run.json')['code_dir']} and was not sent: .gitignore:3 (*.bin)"
     )  # type: ignore[index]
@@ -47,13 +47,13 @@ def test_the_rule_that_left_the_file_out_is_named(run: RunDir, message: str) -> 
 
 def test_the_folder_that_a_rule_leaves_out_is_what_has_to_be_sent(run: RunDir) -> None:
     (Path(run.record().code_dir) / ".gitignore").write_text("data/\n")
-    hint = with_missing_file(run, failed("No such file or directory: 'data/train.bin'")).hint
+    hint = explained(run, failed("No such file or directory: 'data/train.bin'")).hint
     assert "to send it, write !data/ into .orchignore, or name it in inputs" in str(hint)
 
 
 def test_a_link_to_a_folder_was_not_sent(run: RunDir, tmp_path: Path) -> None:
     (Path(run.record().code_dir) / "linked").symlink_to(tmp_path / "mine/data")
-    hint = with_missing_file(run, failed("No such file or directory: 'linked/train.bin'")).hint
+    hint = explained(run, failed("No such file or directory: 'linked/train.bin'")).hint
     assert "linked in " in str(hint)
     assert "is a link to a folder, and was not sent: give the script a path that exists on the nodes" in str(hint)
 
@@ -67,10 +67,10 @@ def test_a_link_to_a_folder_was_not_sent(run: RunDir, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_other_errors_keep_their_hint(run: RunDir, message: str) -> None:
     verdict = failed(message, "ValueError")
-    assert with_missing_file(run, verdict) is verdict
+    assert explained(run, verdict) is verdict
 
 
 def test_a_damaged_record_costs_only_the_hint(run: RunDir) -> None:
     run.write("run.json", {"kind": "ssh", "code_dir": str(run.path), "job": {"code": 3}})
     verdict = failed("No such file or directory: 'data/train.bin'")
-    assert with_missing_file(run, verdict).hint == "the usual one"
+    assert explained(run, verdict).hint == "the usual one"

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.looking.state import explained
-from orchestrator.runs.nearby_file import with_nearby_file
-from orchestrator.runs.state import Cause, Outcome, Verdict
+from orchestrator.outcome.verdict import Cause, Outcome, Verdict
+from orchestrator.runs.missing_files import explained
 
 DOWNLOAD = {
     "type": "RuntimeError",
@@ -20,10 +19,11 @@ DOWNLOAD = {
 
 
 def hint(
-    code: Path, error: dict[str, Any] | None, tail: tuple[str, ...] = (), outcome: Outcome = Outcome.FAILED
+    code: Path | None, error: dict[str, Any] | None, tail: tuple[str, ...] = (), outcome: Outcome = Outcome.FAILED
 ) -> str:
-    verdict = Verdict(outcome, Cause.USER_ERROR, error=error, tail=tail, hint="the usual one")
-    return with_nearby_file(verdict, str(code)).hint
+    run: Any = SimpleNamespace(record=lambda: SimpleNamespace(code_dir=code and str(code), job={}), code_files=dict)
+    verdict = Verdict(outcome, Cause.USER_ERROR, rank=0, error=error, tail=tail, hint="the usual one")
+    return explained(run, verdict).hint
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_what_is_not_there_or_inside_keeps_its_hint(code: Path, path: str) -> No
 def test_other_errors_and_other_ends_keep_their_hint(code: Path) -> None:
     assert hint(code, {"type": "ValueError", "message": "bad shape", "traceback": "open('../data')"}) == "the usual one"
     assert hint(code, DOWNLOAD, outcome=Outcome.CANCELLED) == "the usual one"
-    assert with_nearby_file(Verdict(Outcome.FAILED, error=DOWNLOAD, hint="the usual one"), None).hint == "the usual one"
+    assert hint(None, DOWNLOAD) == "the usual one"
 
 
 def test_a_traceback_that_names_a_download_is_no_missing_file(code: Path) -> None:
@@ -86,5 +86,5 @@ def test_a_hint_that_names_the_rule_is_kept(code: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("orchestrator.runs.missing_files._why_not_there", lambda *_: "named by .gitignore:1")
     error = {"type": "FileNotFoundError", "message": "No such file or directory: 'a.txt', nor '../data'"}
     verdict = Verdict(Outcome.FAILED, Cause.USER_ERROR, error=error, rank=0, hint="the usual one")
-    run: Any = SimpleNamespace(record=lambda: SimpleNamespace(code_dir=str(code)))
+    run: Any = SimpleNamespace(record=lambda: SimpleNamespace(code_dir=str(code), job={}), code_files=dict)
     assert explained(run, verdict).hint == "named by .gitignore:1"

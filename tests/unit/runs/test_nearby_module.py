@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from orchestrator.runs.nearby_module import with_nearby_module
-from orchestrator.runs.state import Cause, Outcome, Verdict
+from orchestrator.outcome.verdict import Cause, Outcome, Verdict
+from orchestrator.runs.missing_files import explained
 
 
 def hint(code: Path, module: str = "pkg.data", kind: str = "ModuleNotFoundError") -> str:
     error = {"type": kind, "message": f"No module named '{module}'"}
-    verdict = Verdict(Outcome.FAILED, Cause.USER_ERROR, error=error, hint="install it")
-    return with_nearby_module(verdict, str(code)).hint
+    return hint_of(code, Verdict(Outcome.FAILED, Cause.USER_ERROR, rank=0, error=error, hint="install it"))
+
+
+def hint_of(code: Path, verdict: Verdict) -> str:
+    run: Any = SimpleNamespace(record=lambda: SimpleNamespace(code_dir=str(code), job={}), code_files=dict)
+    return explained(run, verdict).hint
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def test_a_module_above_the_code_is_pointed_at(repository: Path, module: str, wo
 )
 def test_a_module_that_python_m_lacks_is_pointed_at(repository: Path, line: str) -> None:
     verdict = Verdict(Outcome.FAILED, Cause.USER_ERROR, rank=0, tail=("x", line), hint="install it")
-    assert f"pkg is in {repository}" in with_nearby_module(verdict, str(repository / "a/tools")).hint
+    assert f"pkg is in {repository}" in hint_of(repository / "a/tools", verdict)
 
 
 @pytest.mark.parametrize("module", ["torch", "data", "outside"])

@@ -11,19 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import StoreError
+from orchestrator.outcome.verdict import Cause, NodeStatus, Outcome, Verdict
 from orchestrator.protocol.outputs import OutputRules
 from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.record import Dependency, NotifyEntry, PlanRecord, RunRecord, SweepPoint
-from orchestrator.runs.state import (
-    Cause,
-    Ending,
-    HandleStatus,
-    NodeStatus,
-    Outcome,
-    RunStatus,
-    Verdict,
-    drop_invalid_fields,
-)
+from orchestrator.runs.state import Ending, HandleStatus, RunStatus, drop_invalid_fields
 from orchestrator.runs.store import RunDir, create_run
 
 WRITTEN: dict[str, Any] = {
@@ -44,7 +36,7 @@ def test_all_that_is_written_is_read() -> None:
         "r-234567", "r", "lab", "slurm-login", 1000, 2, ("n0", "n1"), None, 12.5,
         WRITTEN["job"], WRITTEN["profile"], "/j.yaml", "/p.yaml", "/code", ("A=",), True,
         Dependency("b-333333", succeeds=True), SweepPoint("s-444444", 3, {"lr": "0.1"}, 2), None, "0.4.0", "3.11.7",
-        scheduler="Slurm",
+        scheduler="Slurm", is_remote=True,
     )  # fmt: skip
     assert (record.retry, record.secrets, record.login) == ({"infra": 3, "preempted": None}, ("KEY",), "me@login")
     assert record.notify == (NotifyEntry(("hung",), ("x",)),)
@@ -52,6 +44,24 @@ def test_all_that_is_written_is_read() -> None:
     assert record.after is not None
     assert record.point is not None
     assert (record.after.to_json(), record.point.to_json()) == (WRITTEN["after"], WRITTEN["sweep"])
+
+
+@pytest.mark.parametrize(
+    ("values", "is_remote"),
+    [
+        ({"kind": "added", "is_remote": True}, True),
+        ({"kind": "ssh", "is_remote": True}, True),
+        ({"kind": "slurm", "is_remote": False}, False),
+        ({"kind": "ssh"}, True),
+        ({"kind": "slurm-login"}, True),
+        ({"kind": "slurm"}, False),
+        ({"kind": "local", "is_remote": "yes"}, False),
+    ],
+    ids=str,
+)
+def test_a_record_states_whether_the_files_are_on_other_machines(values: dict[str, Any], is_remote: bool) -> None:
+    """Records of older releases have only the kind."""
+    assert RunRecord.from_json("r", values).is_remote is is_remote
 
 
 @pytest.mark.parametrize(

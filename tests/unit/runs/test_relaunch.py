@@ -17,9 +17,9 @@ from orchestrator.outcome.restart import (
 )
 from orchestrator.protocol.events import Event, read_events
 from orchestrator.protocol.progress import Progress
-from orchestrator.runs.clock_skew import correct_clock_skew
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
+from orchestrator.runs.store import correct_clock_skew
 from tests.events import event, typed
 
 RETRY = {"user_error": 0, "infra": 2, "preempted": None, "timeout": None}

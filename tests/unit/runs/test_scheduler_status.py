@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.outcome.scheduler import JobEnd
-from orchestrator.runs.scheduler_status import SchedulerStatus, joined
-from orchestrator.runs.state import Cause, NodeState, NodeStatus, Outcome, RunState, RunStatus, Verdict
+from orchestrator.looking.evidence import joined
+from orchestrator.outcome.scheduler import JobEnd, SchedulerStatus
+from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Verdict
+from orchestrator.runs.state import RunState, RunStatus
 
 NODES = tuple(NodeState(node, f"n{node}", NodeStatus.ENDED) for node in range(2))
 ENDED = RunState("r-1", "r", "p", 0.0, RunStatus.FAILED, nodes=NODES)

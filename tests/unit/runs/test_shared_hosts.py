@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.cli.render.shared_hosts import shared_runs_page
+from orchestrator.cli.render.results import shared_runs_page
 from orchestrator.runs.shared_hosts import host_queue, queue_record, runs_on
 
 NOW = 1_700_000_000

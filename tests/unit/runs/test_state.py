@@ -14,10 +14,11 @@ from orchestrator.outcome.judge import lacking, what_follows
 from orchestrator.outcome.rule import Seen
 from orchestrator.outcome.rules import hint_of
 from orchestrator.outcome.sentences import culprit_in_words
+from orchestrator.outcome.verdict import Cause, Verdict
 from orchestrator.protocol.events import GoingOnWithout, read_events
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.state import FINAL, Cause, RunState, Verdict
+from orchestrator.runs.state import FINAL, RunState
 from tests.events import culprit, typed
 
 RECORD = {

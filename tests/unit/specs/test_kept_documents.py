@@ -19,10 +19,10 @@ from orchestrator.specs.documents import kept_documents, loader
 from orchestrator.specs.documents.kept_documents import FOLDER, SLOTS
 from orchestrator.specs.documents.loaded import Loaded
 from orchestrator.specs.environment import resolve
-from orchestrator.specs.plan import Place, plan
+from orchestrator.specs.plan import RunPaths, plan
 
 ROOT = Path(__file__).parents[3]
-PLACE = Place("/runs/r", "/runs/r/code", "/inputs", "python3", "python3")
+PATHS = RunPaths("/runs/r", "/runs/r/code", "/inputs", "python3", "python3")
 JOB = "name: kept\nscript: train.py\nresources: {time: 90}\n"
 SLURM = "kind: slurm\nnodes: 2\nnproc_per_node: 4\n"
 
@@ -78,7 +78,7 @@ def test_all_that_is_shipped_gives_the_same_plan(home: Path, reads: list[str], j
         again, seen = take(home, str(job), str(profile), sets), seen + 1
         assert reads == []
         assert (repr(again.job), repr(again.profile)) == (repr(first.job), repr(first.profile))
-        plans = [plan(each.job, each.profile, "r", PLACE, resolve(each.job, {}, {}).env) for each in (first, again)]
+        plans = [plan(each.job, each.profile, "r", PATHS, resolve(each.job, {}, {}).env) for each in (first, again)]
         assert plans[0] == plans[1]
         assert again == first
     assert seen

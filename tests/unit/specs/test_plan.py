@@ -26,7 +26,7 @@ from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import (
     LaunchPlan,
-    Place,
+    RunPaths,
     bindings_of,
     differences,
     nproc_by_node,
@@ -40,7 +40,7 @@ from tests.profiles import valid_profile
 ROOT = Path(__file__).parents[3]
 JOBS = sorted(path.stem for path in (ROOT / "jobs").glob("*.yaml"))
 PROFILES = sorted(path.stem for path in (ROOT / "cluster_profiles").glob("*.yaml"))
-PLACE = Place(
+PATHS = RunPaths(
     "/home/me/.orch/runs/r-1", "/home/me/.orch/runs/r-1/code", "/home/me/.orch/inputs", "python3", "/env/python"
 )
 
@@ -56,7 +56,7 @@ def profile(kind: str = "local", **values: Any) -> AnyProfile:
 
 
 def planned(a_job: Job | None = None, a_profile: AnyProfile | None = None, **values: Any) -> LaunchPlan:
-    return plan(a_job or job(), a_profile or profile(nodes=2, nproc_per_node=2), "r-1", PLACE, **values)
+    return plan(a_job or job(), a_profile or profile(nodes=2, nproc_per_node=2), "r-1", PATHS, **values)
 
 
 class ImpureError(Exception):
@@ -128,7 +128,7 @@ def test_a_plan_of_many_nodes_grows_as_they_do() -> None:
         found = planned(a_profile=profile("ssh", hosts=[f"n[1-{count}]"], nproc_per_node=8))
         text = json.dumps(plan_json(found))
         assert LaunchPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
-        assert PlanRecord.from_json(found.to_json()).first.code_dir == PLACE.code_dir
+        assert PlanRecord.from_json(found.to_json()).first.code_dir == PATHS.code_dir
         sizes.append(len(text))
     assert sizes[1] < 2.1 * sizes[0] < 2_000_000
     page = plans.plan_page(found, commands=True)
@@ -211,7 +211,7 @@ def test_limits_and_checkpoints() -> None:
     assert planned(job(resources={"time": "1h"}), slurm).time_limit == 3600
     assert planned(job(resources={"time": "1h"})).tasks[0].time_limit == 3600
     assert planned().tasks[0].time_limit is None
-    assert planned().tasks[0].checkpoint_dir == f"{PLACE.run_dir}/checkpoints"
+    assert planned().tasks[0].checkpoint_dir == f"{PATHS.run_dir}/checkpoints"
     assert planned(job(checkpoint={"dir": "/scratch/c", "keep": 7})).tasks[0].checkpoint_dir == "/scratch/c"
     assert planned(job(retry={"infra": None})).tasks[0].retry["infra"] is None
 

@@ -22,17 +22,19 @@ from orchestrator.node.container.argv import (
 from orchestrator.protocol.task import Mount, NodeTask
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
-from orchestrator.specs.plan import Place, plan
+from orchestrator.specs.plan import RunPaths, plan
 from orchestrator.specs.profiles import AnyProfile
 from orchestrator.specs.runtimes import container
 from tests.profiles import valid_profile
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RUNTIMES = ["docker", "podman", "apptainer", "pyxis"]
-PLACE = Place("/home/a/.orch/runs/r-1", "/home/a/.orch/runs/r-1/code", "/home/a/.orch/inputs", "python3", "/env/python")
-RUN = PLACE.run_dir
+PATHS = RunPaths(
+    "/home/a/.orch/runs/r-1", "/home/a/.orch/runs/r-1/code", "/home/a/.orch/inputs", "python3", "/env/python"
+)
+RUN = PATHS.run_dir
 OWN = {
-    f"{RUN}/node.pyz": True, PLACE.code_dir: False, f"{RUN}/outputs": False, f"{RUN}/nodes/0/attempt_0": False,
+    f"{RUN}/node.pyz": True, PATHS.code_dir: False, f"{RUN}/outputs": False, f"{RUN}/nodes/0/attempt_0": False,
     f"{RUN}/nodes/0/compiled": False, f"{RUN}/metrics.jsonl": False, os.path.dirname(RUN): False,
 }  # fmt: skip
 ALICE = NodeResources(user="1000:1001", name="alice", groups=(27, 44), host="n1")
@@ -49,7 +51,7 @@ def profile(runtime: str, **values: Any) -> AnyProfile:
 
 
 def task(runtime: str = "docker", a_job: Job | None = None, **values: Any) -> NodeTask:
-    return replace(plan(a_job or job(), profile(runtime), "r-1", PLACE).tasks[0], **values)
+    return replace(plan(a_job or job(), profile(runtime), "r-1", PATHS).tasks[0], **values)
 
 
 def entered(facts: NodeResources = ALICE, **values: Any) -> str:
@@ -76,7 +78,7 @@ def test_no_runtime_is_no_container() -> None:
 
 def test_an_image_trains_with_its_own_python_unless_the_profile_names_one() -> None:
     assert task().python == "python3"
-    named = plan(job(), profile("docker", python="/opt/conda/bin/python"), "r-1", PLACE)
+    named = plan(job(), profile("docker", python="/opt/conda/bin/python"), "r-1", PATHS)
     assert named.tasks[0].python == "/opt/conda/bin/python"
 
 
@@ -150,7 +152,7 @@ def test_folders_outside_of_the_run_are_mounted_where_they_are_needed() -> None:
     )
     seen = {mount.target: mount.read_only for mount in mounts(task(a_job=a_job), 0)}
     assert seen == {
-        **OWN, PLACE.inputs_dir: True, "/ckpt": False, "/old/step_5": True, "/data": True, "/out": False,
+        **OWN, PATHS.inputs_dir: True, "/ckpt": False, "/old/step_5": True, "/data": True, "/out": False,
     }  # fmt: skip
 
 
@@ -160,7 +162,7 @@ def test_of_the_runs_folder_a_container_sees_only_what_its_ranks_need() -> None:
     seen = {mount.target: mount.read_only for mount in mounts(first, 0)}
     assert seen == {**OWN, **mine, f"{RUN}/nodes/0/second_copy": True}
     seen = {mount.target: mount.read_only for mount in mounts(replace(first, node_rank=1), 4)}
-    every = {os.path.dirname(RUN): False, f"{RUN}/node.pyz": True, PLACE.code_dir: False, f"{RUN}/outputs": False}
+    every = {os.path.dirname(RUN): False, f"{RUN}/node.pyz": True, PATHS.code_dir: False, f"{RUN}/outputs": False}
     assert seen == {**every, **mine, f"{RUN}/nodes/1/attempt_4": False, f"{RUN}/nodes/1/compiled": False}
 
 

@@ -9,11 +9,12 @@ import pytest
 
 from orchestrator.looking.evidence import Evidence, state_from
 from orchestrator.outcome.restart import Relaunch
+from orchestrator.outcome.scheduler import SchedulerStatus
+from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.protocol.events import Event
 from orchestrator.runs.dependencies import Wait
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.scheduler_status import SchedulerStatus
-from orchestrator.runs.state import Cause, HandleStatus, Outcome, RunStatus, Verdict
+from orchestrator.runs.state import HandleStatus, RunStatus
 from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOnCancel, RecordLost, StartAgents, decide
 from orchestrator.supervisor.observe import Observation
 from tests import events as made

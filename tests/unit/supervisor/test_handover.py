@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import BackendError, OrchError, PlacesTakenError, SpecError, StoreError, UsageError
-from orchestrator.runs.dependencies import QUEUED, is_queued
+from orchestrator.runs.dependencies import VALUES_FOR_START, is_queued
 from orchestrator.runs.start_lock import being_started
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.supervisor import handover, starting
@@ -39,18 +39,18 @@ def run(tmp_path: Path) -> RunDir:
     return create_run(tmp_path, "r-222222", {"kind": "ssh", "nnodes": 3})
 
 
-def answered(monkeypatch: pytest.MonkeyPatch, machine: Refusing, run: RunDir) -> dict[str, Any]:
+def answered(monkeypatch: pytest.MonkeyPatch, backend: Refusing, run: RunDir) -> dict[str, Any]:
     """What the submit reads."""
-    monkeypatch.setattr(starting, "backend_for", lambda _: machine)
+    monkeypatch.setattr(starting, "backend_for", lambda _: backend)
     asked = {"plan": planned().to_json(), "secrets": {"TOKEN": "t"}, "folder": "/home/of/the/submit"}
     answer = handover._start(run, json.loads(json.dumps(asked)))
     return dict(json.loads(json.dumps(answer)))
 
 
 def test_the_backend_is_handed_what_the_submit_would_hand_it(monkeypatch: pytest.MonkeyPatch, run: RunDir) -> None:
-    machine = Refusing()
-    handover._raise_if_refused(answered(monkeypatch, machine, run))
-    plan, tasks, its = machine.asked
+    backend = Refusing()
+    handover._raise_if_refused(answered(monkeypatch, backend, run))
+    (plan,), (tasks,), (its,) = backend.asked
     assert (plan, its) == (planned(), run)
     assert {task.secrets["TOKEN"] for task in tasks} == {"t"}
     assert len({task.credentials for task in tasks}) == 1
@@ -85,7 +85,7 @@ def test_a_run_whose_places_are_taken_is_queued_by_whoever_starts_it(
 ) -> None:
     assert answered(monkeypatch, Refusing(PlacesTakenError("taken", "wait")), run) == {"started": True}
     assert is_queued(run)
-    held = run.read(QUEUED)
+    held = run.read(VALUES_FOR_START)
     assert held is not None
     assert held["secrets"] == {"TOKEN": "t"}
     assert held["folder"] == "/home/of/the/submit"

@@ -16,12 +16,13 @@ from pydantic import ValidationError
 
 from orchestrator.cli.render.runs import notify_lines
 from orchestrator.errors import UsageError
+from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.runs import outbox
 from orchestrator.runs.notifications import Notification, delivered, due, hidden_values, note, undelivered
 from orchestrator.runs.outbox import SECRETS, entered
 from orchestrator.runs.record import notify_entries
 from orchestrator.runs.redaction import Redaction
-from orchestrator.runs.state import Cause, Outcome, RunState, RunStatus, Verdict
+from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import RunDir, append_line, create_run
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job

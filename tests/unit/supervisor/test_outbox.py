@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.runs import outbox
 from orchestrator.runs.notifications import delivered
-from orchestrator.runs.state import Ending, Outcome, Verdict
+from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir, create_run, remove_run
 from orchestrator.supervisor.outbox import Outbox
 from orchestrator.trackers import progress

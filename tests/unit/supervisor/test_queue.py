@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import BackendError
 from orchestrator.looking.state import state_of
-from orchestrator.runs.dependencies import QUEUED, Wait, is_queued, wait_of, why_it_waits
+from orchestrator.runs.dependencies import VALUES_FOR_START, Wait, is_queued, wait_of, why_it_waits
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import point_id
 from orchestrator.runs.start_lock import being_started
@@ -36,7 +36,7 @@ REMOVED = "a-222222.1, after which it was to start, was removed"
 def queued(root: Path, run_id: str, **record: Any) -> RunDir:
     run = create_run(root, run_id, {"run_id": run_id, "kind": "local", "nnodes": 1, "created": 1.0, **record})
     run.append_event(event("held"))
-    run.write(QUEUED, held({"PATH": "/bin"}), private=True)
+    run.write(VALUES_FOR_START, held({"PATH": "/bin"}), private=True)
     return run
 
 
@@ -188,13 +188,12 @@ def test_a_run_starts_at_its_turn_on_shared_hosts_and_an_interrupted_start_at_on
             raise BackendError("n1: no answer", transient=True)
         return its_turn
 
-    turn = SimpleNamespace(join=join) if is_shared else None
-    monkeypatch.setattr(queue, "backend_for", lambda _: SimpleNamespace(turn=lambda _: turn))
+    monkeypatch.setattr(queue, "_waiting", lambda _: SimpleNamespace(join=join) if is_shared else None)
     run = queued(tmp_path, "c-555555")
     if has_begun:
         run.write("handle.json", {"state": "intent"})
     assert may_start(run) is starts
-    (run.path / QUEUED).unlink()
+    (run.path / VALUES_FOR_START).unlink()
     assert not may_start(run)
 
 
@@ -246,9 +245,9 @@ def test_a_run_that_was_looked_at_before_it_was_queued_is_let_go_of(tmp_path: Pa
 
 def test_a_start_that_was_cut_off_goes_on_with_its_credentials_and_each_run_has_its_own(tmp_path: Path) -> None:
     runs = [queued(tmp_path, name) for name in ("a-222222.0", "a-222222.1")]
-    runs[0].write(QUEUED, held({"PATH": "/bin"}, KEY="value"), private=True)
-    (runs[1].path / QUEUED).unlink()
-    os.link(runs[0].path / QUEUED, runs[1].path / QUEUED)  # as the points of a sweep have it
+    runs[0].write(VALUES_FOR_START, held({"PATH": "/bin"}, KEY="value"), private=True)
+    (runs[1].path / VALUES_FOR_START).unlink()
+    os.link(runs[0].path / VALUES_FOR_START, runs[1].path / VALUES_FOR_START)  # as the points of a sweep have it
     for run in runs:
         run.write("plan.json", planned().to_json())
     values = [recorded_start(run)[1] for run in (*runs, *runs)]
@@ -256,4 +255,4 @@ def test_a_start_that_was_cut_off_goes_on_with_its_credentials_and_each_run_has_
     assert "PRIVATE KEY" in values[0]["credentials"]
     assert values[0]["credentials"] != values[1]["credentials"]
     assert values[0]["secrets"] == {"KEY": "value"}
-    assert all((run.path / QUEUED).stat().st_mode & 0o777 == 0o600 for run in runs)
+    assert all((run.path / VALUES_FOR_START).stat().st_mode & 0o777 == 0o600 for run in runs)

@@ -16,7 +16,7 @@ from orchestrator.supervisor import starting
 from tests.unit.specs.test_plan import planned
 
 
-class Machine:
+class StartsOnce:
     """A backend whose agents can't be started twice."""
 
     relaunches = False
@@ -56,19 +56,19 @@ def run(tmp_path: Path) -> RunDir:
 def test_an_interrupted_start_is_repeated_unless_all_agents_are_there(
     monkeypatch: pytest.MonkeyPatch, run: RunDir, sight: Sight, done: list[str]
 ) -> None:
-    machine = Machine(sight)
-    monkeypatch.setattr(starting, "backend_for", lambda _: machine)
-    starting.start(run, planned(), {})
-    assert machine.done == done
+    backend = StartsOnce(sight)
+    monkeypatch.setattr(starting, "backend_for", lambda _: backend)
+    starting.start([run], [planned()], {})
+    assert backend.done == done
     assert [event.kind for event in run.events()] == ["submitted"]
 
 
 def test_an_interrupted_start_is_not_repeated_while_the_scheduler_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, run: RunDir
 ) -> None:
-    machine = Machine(Sight(scheduler=SchedulerStatus("unknown", "squeue does not answer")))
-    monkeypatch.setattr(starting, "backend_for", lambda _: machine)
+    backend = StartsOnce(Sight(scheduler=SchedulerStatus("unknown", "squeue does not answer")))
+    monkeypatch.setattr(starting, "backend_for", lambda _: backend)
     with pytest.raises(BackendError, match="r-222222: squeue does not answer") as raised:
-        starting.start(run, planned(), {})
+        starting.start([run], [planned()], {})
     assert raised.value.transient
-    assert (machine.done, run.events()) == ([], ())
+    assert (backend.done, run.events()) == ([], ())

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.runs.record import RunRecord, SweepPoint
 from orchestrator.runs.redaction import Redaction
-from orchestrator.runs.state import Cause, Ending, Outcome, Verdict
+from orchestrator.runs.state import Ending
 from orchestrator.trackers import history
 from orchestrator.trackers.history import MetricLine, ending_in_words, metric_line, new_lines, parameters_of
 

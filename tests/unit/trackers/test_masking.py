@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator.operations.tensorboard import lay_out
+from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.runs.outbox import OUTBOX, SECRETS
-from orchestrator.runs.state import Cause, Ending, Outcome, Verdict
+from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.trackers import mlflow, wandb
 from orchestrator.trackers.feed import Feed

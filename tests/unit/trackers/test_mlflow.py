@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import BackendError
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.runs.redaction import Redaction
-from orchestrator.runs.state import Ending, Outcome, Verdict
+from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.trackers import mlflow
 from orchestrator.trackers.mlflow import Mlflow

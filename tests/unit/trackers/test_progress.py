@@ -25,22 +25,22 @@ from orchestrator.trackers.progress import Progress
 def test_an_address_that_is_none_is_refused_unsaid(address: str | None, said: str) -> None:
     shell = {} if address is None else {"MLFLOW_TRACKING_URI": address}
     with pytest.raises(UsageError, match=said) as raised:
-        progress.hidden_values(["mlflow"], shell, is_here=True)
+        progress.hidden_values(["mlflow"], shell, is_supervised_here=True)
     assert not address or address not in str(raised.value)
 
 
 def test_what_is_kept_of_the_shell() -> None:
     shell = {"MLFLOW_TRACKING_URI": "https://h/x", "MLFLOW_TRACKING_TOKEN": "t", "HOME": "/", "MLFLOW_RUN_ID": "no"}
-    kept = progress.hidden_values(["mlflow", "tensorboard"], shell, is_here=True)
+    kept = progress.hidden_values(["mlflow", "tensorboard"], shell, is_supervised_here=True)
     assert kept == {"MLFLOW_TRACKING_URI": "https://h/x", "MLFLOW_TRACKING_TOKEN": "t"}
-    assert progress.hidden_values(["tensorboard"], shell, is_here=True) == {}
+    assert progress.hidden_values(["tensorboard"], shell, is_supervised_here=True) == {}
 
 
 def test_wandb_is_asked_for_where_it_is_to_run() -> None:
     if importlib.util.find_spec("wandb") is None:
         with pytest.raises(UsageError, match="is not installed"):
-            progress.hidden_values(["wandb"], {}, is_here=True)
-    assert progress.hidden_values(["wandb"], {}, is_here=False) == {}
+            progress.hidden_values(["wandb"], {}, is_supervised_here=True)
+    assert progress.hidden_values(["wandb"], {}, is_supervised_here=False) == {}
 
 
 def test_who_we_are_at_a_server_is_not_in_its_address() -> None:

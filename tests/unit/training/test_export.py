@@ -15,7 +15,7 @@ from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest
 from orchestrator.runs.store import RunDir
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
-from orchestrator.specs.plan import Place, plan
+from orchestrator.specs.plan import RunPaths, plan
 from orchestrator.specs.profile import LocalProfile
 from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.checkpoint.export import weights, write
@@ -83,7 +83,7 @@ def planned(tmp_path: Path, nproc: object, **job: object) -> RunDir:
     fields = {"name": "j", "script": "train.py", "args": ["--x", "a b"], "env": {"WORD": "it's"}, **job}
     made = valid(Job, {name: value for name, value in fields.items() if value is not None})
     profile = valid(LocalProfile, {"kind": "local", "name": "p", "nodes": 2, "nproc_per_node": nproc})
-    launch = plan(made, profile, "j-abcdef", Place("/run", "/my code", "/in", "python3", "python3"))
+    launch = plan(made, profile, "j-abcdef", RunPaths("/run", "/my code", "/in", "python3", "python3"))
     (tmp_path / "plan.json").write_text(json.dumps(launch.to_json()))
     return RunDir(tmp_path)
 

@@ -38,7 +38,8 @@ class AllBut(paramiko.ServerInterface):
 class Server:
     """An SSH server with these host keys."""
 
-    def __init__(self, *keys: Path) -> None:
+    def __init__(self, *keys: Path, interface: type[AllBut] = AllBut) -> None:
+        self.interface = interface
         self.keys = [paramiko.PKey.from_path(key.with_suffix("")) for key in keys]
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
@@ -53,7 +54,7 @@ class Server:
                 return
             for key in self.keys:
                 transport.add_server_key(key)
-            transport.start_server(event=threading.Event(), server=AllBut())
+            transport.start_server(event=threading.Event(), server=self.interface())
             self.transports.append(transport)
 
     def close(self) -> None:

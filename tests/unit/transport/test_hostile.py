@@ -32,7 +32,7 @@ DATA = [verb for verb, shape in SHAPES.items() if isinstance(shape, WithData)]
 LINES = st.binary(max_size=40) | HEADS.map(lambda head: json.dumps(head).encode() + b"\n")
 
 
-class Machine(io.BytesIO):
+class OtherEnd(io.BytesIO):
     """The other end of a session: says what it is told once it is asked, then hangs up."""
 
     def __init__(self, says: bytes, greeting: str = "3.11 have") -> None:
@@ -40,10 +40,10 @@ class Machine(io.BytesIO):
         self.greeting, self.greetings, self.asked = greeting, [b"welcome\n"], threading.Event()
 
     @property
-    def stream(self) -> Machine:
+    def stream(self) -> OtherEnd:
         return self
 
-    def start(self, argv: list[str]) -> Machine:
+    def start(self, argv: list[str]) -> OtherEnd:
         self.greetings.append(f"{argv[5]} {self.greeting}\n".encode())
         return self
 
@@ -68,7 +68,7 @@ class Machine(io.BytesIO):
 
 def ask(says: bytes, do: str = "steps", **values: Any) -> Any:
     """Ask such a machine, and see that its reader has ended in order."""
-    session = Session(Address("n1"), Machine(says).start, "~/.orch")
+    session = Session(Address("n1"), OtherEnd(says).start, "~/.orch")
     try:
         return session.call(do, timeout=PATIENCE, **values)
     finally:
@@ -77,7 +77,7 @@ def ask(says: bytes, do: str = "steps", **values: Any) -> Any:
         assert not session.is_open
 
 
-class BrokenPython(Machine):
+class BrokenPython(OtherEnd):
     """A machine on which a broken python3 comes first: the command ends before orch's server has said a word."""
 
     def __init__(self, code: int, said: str) -> None:
@@ -85,7 +85,7 @@ class BrokenPython(Machine):
         self.end = code, said
         self.asked.set()
 
-    def start(self, argv: list[str]) -> Machine:
+    def start(self, argv: list[str]) -> OtherEnd:
         self.greetings.clear()
         return self
 
@@ -162,20 +162,20 @@ def test_a_line_without_an_end_is_read_to_its_limit_and_no_further() -> None:
 
 def test_no_more_is_taken_than_was_asked_for() -> None:
     taken: list[int] = []
-    machine = Machine(head(id=1, bytes=100, files=[]) + b"x" * 100)
-    session = Session(Address("n1"), machine.start, "~/.orch")
+    other = OtherEnd(head(id=1, bytes=100, files=[]) + b"x" * 100)
+    session = Session(Address("n1"), other.start, "~/.orch")
     reply = session.ask("read_files", sink=lambda _, __, count: taken.append(count), most=99)
     with pytest.raises(BackendError, match="100 bytes, but at most 99 were requested"):
         reply.wait(PATIENCE)
     assert taken == []
     session.reader.join(PATIENCE)
-    assert machine.read() == b"x" * 100
+    assert other.read() == b"x" * 100
 
 
 @pytest.mark.parametrize("greeting", ["", "3 have", "3.x have", "9" * 5000 + ".1 have", "3.11 maybe", "3.11"])
 def test_a_greeting_of_another_kind_is_refused(greeting: str) -> None:
     with pytest.raises(BackendError, match=r"^n1: "):
-        Session(Address("n1"), Machine(b"", greeting).start, "~/.orch")
+        Session(Address("n1"), OtherEnd(b"", greeting).start, "~/.orch")
 
 
 @given(data=st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()), do=st.sampled_from(DATA))

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import os
+import shlex
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fabric
+import paramiko
+import pytest
+
 from orchestrator.errors import BackendError
+from orchestrator.transport import pool as transport
 from orchestrator.transport.address import Address
+from orchestrator.transport.openssh import Resolved
 from orchestrator.transport.pool import AT_ONCE, ConnectionPool, Handshake
+from orchestrator.transport.rpc import Session
 from tests.patience import PATIENCE
+from tests.unit.transport.test_host_keys import MakeKey, line_of, make_key
+from tests.unit.transport.test_host_keys_refused import AllBut, Server
+
+__all__ = ["make_key"]  # a fixture
 
 MANY = """
 import os, resource
@@ -96,3 +111,59 @@ def test_more_machines_than_files_that_a_shell_allows() -> None:
         [sys.executable, "-c", MANY], env=os.environ, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (done.stdout, done.stderr) == ("400\n", "")
+
+
+class Shell(AllBut):
+    """Runs a command on this machine, with the channel as its standard streams."""
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        threading.Thread(target=_run, args=(channel, command)).start()
+        return True
+
+
+def _run(channel: paramiko.Channel, command: bytes) -> None:
+    argv = shlex.split(command.decode())
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        back = threading.Thread(target=_pass_on, args=(program.stdout.read, channel.sendall))
+        back.start()
+        _pass_on(channel.recv, program.stdin.write)
+        program.stdin.close()
+        back.join()
+
+
+def _pass_on(read: Callable[[int], bytes], write: Callable[[bytes], object]) -> None:
+    while data := read(1 << 16):
+        write(data)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """An SSH server on this machine, whose key is known and which takes the user's."""
+    own, me, known = make_key("own"), make_key("me").with_suffix(""), tmp_path / "known_hosts"
+    server = Server(own, interface=Shell)
+    known.write_text(f"[127.0.0.1]:{server.port} {line_of(own)}\n")
+    where = Resolved("127.0.0.1", "alice", server.port, (str(me),), (str(known),), agent=False)
+    monkeypatch.setattr(transport, "resolve", lambda _: where)
+    yield server
+    server.close()
+
+
+def test_fabric_holds_the_connection_of_a_session_and_of_a_gateway(machine: Server, tmp_path: Path) -> None:
+    pool = ConnectionPool()
+    session = pool.session(Address("n1"), str(tmp_path / "orch"))
+    assert session is pool.session(Address("n1"), str(tmp_path / "orch"))
+    assert isinstance(session, Session)
+    assert session.call("hello", workdir=str(tmp_path / "orch"))[0]["host"] == socket.gethostname()
+    connection = session.hang_up.__self__  # type: ignore[attr-defined]
+    assert isinstance(connection, fabric.Connection)
+    gateway = pool._gateway("gate")
+    assert isinstance(gateway, fabric.Connection)
+    assert gateway is pool._gateway("gate")
+    assert (connection.is_connected, gateway.is_connected) == (True, True)
+    pool.close()
+    assert (connection.is_connected, gateway.is_connected, session.is_open) == (False, False, False)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orchestrator.runs.state import Cause, Outcome, Verdict
+from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.runs.store import RunDir, create_run, retire
 
 FAILED = Verdict(Outcome.FAILED, Cause.USER_ERROR, "rank 1 on node 0 (n1) ended with exit code 1: boom", rank=1, code=1)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.render.runs import note
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.runs.labels import Labels, change_tags, set_note
 from orchestrator.runs.record import RunRecord, SweepPoint
-from orchestrator.runs.state import Outcome, Verdict
 from orchestrator.views.facts import config_of, facts_of, options_of, typed
 from orchestrator.views.reader import Reader
 from tests.unit.views.runs_made import FAILED, begin, end, make

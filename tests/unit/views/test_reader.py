@@ -11,22 +11,22 @@ import pytest
 from orchestrator.backends.base import Sight
 from orchestrator.cli.render.runs import note
 from orchestrator.errors import RunNotFoundError
+from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.protocol.samples import RankSample, Sample
 from orchestrator.runs.files.samples import read_samples
 from orchestrator.runs.findings import FindingKind, findings
-from orchestrator.runs.state import Outcome, RunStatus, Verdict
+from orchestrator.runs.state import RunStatus
 from orchestrator.runs.store import remove_run
 from orchestrator.views.json_types import to_json
 from orchestrator.views.reader import Reader
 from orchestrator.views.run import RankStatus
-from orchestrator.views.runs import RunFilter
 from tests.unit.views.runs_made import FAILED, beat, begin, end, make, tell
 
 
 @pytest.fixture
 def alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents of this machine's runs count as alive: their processes are not what is looked at here."""
-    monkeypatch.setattr("orchestrator.backends.agents.here.AgentsHere.look", lambda *_, **__: Sight({0: True, 1: True}))
+    monkeypatch.setattr("orchestrator.backends.agents.backend.Agents.look", lambda *_, **__: Sight({0: True, 1: True}))
 
 
 def test_the_newest_runs_come_first_and_filters_choose_among_them(tmp_path: Path) -> None:
@@ -37,16 +37,9 @@ def test_the_newest_runs_come_first_and_filters_choose_among_them(tmp_path: Path
     seen = reader.runs(seconds=60.0)
     assert [row.run_id.partition("-")[0] for row in seen.rows] == ["probe", "train2", "train1", "train0"]
     assert dict(seen.states) == {"succeeded": 1, "failed": 1, "cancelled": 1, "pending": 1}
-    chosen = [
-        (RunFilter(text="FAILED nan"), ["train1"]),
-        (RunFilter(states=(RunStatus.SUCCEEDED, RunStatus.CANCELLED)), ["train2", "train0"]),
-        (RunFilter(profile="big"), ["probe"]),
-        (RunFilter(name="train0"), ["train0"]),
-        (RunFilter(text="nothing"), []),
-    ]
-    for wanted, names in chosen:
-        assert [row.name for row in reader.runs(wanted).rows] == names
-    assert reader.runs(RunFilter(profile="big")).total == 4
+    for words, names in [("FAILED nan", ["train1"]), ("big", ["probe"]), ("train0", ["train0"]), ("nothing", [])]:
+        assert [row.name for row in reader.runs(words).rows] == names
+    assert reader.runs("big").total == 4
 
 
 def test_many_new_runs_are_read_by_several_looks_and_ended_ones_once(tmp_path: Path) -> None:

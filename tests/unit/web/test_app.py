@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.looking import run as looking
 from orchestrator.runs import store
+from orchestrator.web.metrics import text_of
 from tests.unit.views.runs_made import begin, make, tell
 from tests.unit.web.browser import Browser
 
@@ -77,7 +78,7 @@ def test_a_run_with_a_broken_file_has_its_page_which_says_so(
             assert said in " ".join([*answer.found["problems"], answer.found["detail"]])
     for path in ("/api/runs", f"/api/curves?run={run.run_id}&metric=loss"):
         assert browser.get(path).status == 200, path
-    assert browser.page.metrics().endswith("# EOF\n")
+    assert text_of(browser.page.reader.runs()).endswith("# EOF\n")
     answer = browser.get(f"/api/diff?one={run.run_id}&other={run.run_id}")
     assert answer.status in (200, 409), answer.text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.runs.state import RunStatus
 from orchestrator.views.runs import RunRow, runs_view
-from orchestrator.web.openmetrics import text_of
+from orchestrator.web.metrics import text_of
 
 HOSTILE = 'a"} 1\n# EOF\\'
 

@@ -43,6 +43,7 @@ def debug(
     from orchestrator.looking import run as looking
     from orchestrator.operations import runs
     from orchestrator.operations.debugging import debug as debugging
+    from orchestrator.operations.debugging.port import forward_to
     from orchestrator.operations.submission import submit
     from orchestrator.prepare import prepare
     from orchestrator.runs.store import state_root
@@ -69,7 +70,7 @@ def debug(
     try:
         node = debugging.wait_for_node(run, rank, say)
         if node is not None:
-            with debugging.forward_debugger(run, rank, node, say, listening, any_user=allow_local_users) as way:
+            with forward_to(run, node, f"rank:{rank}", say, listening, any_user=allow_local_users) as way:
                 _show(run, debugging.attach(run, prepared, way), as_json=as_json)
                 looking.wait(run)
     except KeyboardInterrupt:

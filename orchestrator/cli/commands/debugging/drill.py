@@ -29,7 +29,7 @@ def drill(profile: str, kills: tuple[str, ...], freezes: tuple[str, ...], sets: 
 
     Without an option, the command causes every fault that PROFILE allows, one after another.
     """
-    from orchestrator.cli.render import drills as render
+    from orchestrator.cli.render.results import drill_page
     from orchestrator.operations.debugging import drill as drills
     from orchestrator.prepare.prepare import Request, prepare
     from orchestrator.runs.store import state_root
@@ -43,7 +43,7 @@ def drill(profile: str, kills: tuple[str, ...], freezes: tuple[str, ...], sets: 
     for order in orders:
         reports.append(drills.drill(root, prepared, order, say))
         if not as_json:
-            show(render.drill_page(reports[-1], style))
+            show(drill_page(reports[-1], style))
     if as_json:
         print_json([report.to_json() for report in reports])
     return EXIT_ORCH_FAILED if any(report.differences for report in reports) else 0

@@ -69,7 +69,7 @@ def metrics(run: str, since: str | None, node: int | None, plain: bool, as_json:
     def length(each: NodeSamples) -> float:
         return each.samples[-1].time - each.samples[0].time + each.samples[0].seconds
 
-    ranks = sum(len(sparklines.last_ranks(each.samples)) for each in found)
+    ranks = sum(len(each.last_ranks) for each in found)
     blocks = sparklines.ASCII if plain or not speaks_utf8() else sparklines.BLOCKS
     width = shutil.get_terminal_size().columns
     span = max(1.0, *map(length, found))

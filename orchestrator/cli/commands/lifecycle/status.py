@@ -14,7 +14,7 @@ from orchestrator.cli import complete
 from orchestrator.cli.delegated import delegated
 from orchestrator.cli.group import orch, say, show, style, width_of
 from orchestrator.cli.render import escapes
-from orchestrator.cli.request import profile_option, profile_or_default
+from orchestrator.cli.request import profile_option
 from orchestrator.errors import UsageError
 
 WATCH_SECONDS = 1.0
@@ -45,14 +45,14 @@ def status(
     if profile is not None and not all_users:
         raise UsageError("--profile needs --all-users", "orch status shows your runs of all profiles")
     if all_users:
-        from orchestrator.cli.shared_runs import show_shared_runs
+        from orchestrator.cli.commands.machines.queue import show_shared_runs
 
         if run is not None or watch:
             raise UsageError(
                 "--all-users can't be combined with RUN or --watch",
                 "leave them out: orch status --all-users -p PROFILE",
             )
-        return show_shared_runs(profile_or_default(profile), as_json=as_json)
+        return show_shared_runs(profile, as_json=as_json)
     if watch:
         return _watch(lambda: _status_text(run, everything, number, as_json))
     (click.echo if as_json else show)(_status_text(run, everything, number, as_json))
@@ -83,7 +83,7 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
         from orchestrator.looking import status
 
         return json.dumps(status.page(folder), indent=1)
-    from orchestrator.cli.busy import findings_of
+    from orchestrator.cli.commands.lifecycle.why import findings_of
     from orchestrator.cli.render import runs as render
     from orchestrator.looking.state import state_of
     from orchestrator.looking.status import trackers

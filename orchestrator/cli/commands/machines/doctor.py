@@ -34,6 +34,7 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
     from orchestrator.operations.doctor import examine
     from orchestrator.runs.store import state_root
     from orchestrator.specs.documents.loader import load_profile
+    from orchestrator.specs.kinds import kind_named
 
     name = profile_or_default(profile)
     if of_job := next((each for each in sets if each.startswith("job.")), None):
@@ -50,7 +51,8 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
     else:
         for figure in figures:
             show(bandwidth.in_words(figure))
-        if loaded.kind != "local" and loaded.nodes > 1 and _is_new(state_root(), "note-on-encryption"):
+        is_network = loaded.nodes > 1 and not kind_named(loaded.kind).on_this_machine
+        if is_network and _is_new(state_root(), "note-on-encryption"):
             say("note: torch's own traffic between nodes is neither encrypted nor authenticated (docs/security.md)")
     return EXIT_ORCH_FAILED if fails else 0
 

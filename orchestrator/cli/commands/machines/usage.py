@@ -64,7 +64,7 @@ def _of_runs(root: Path, names: tuple[str, ...], *, as_json: bool) -> int:
     jobs: dict[str, JobUse] = {}
     for name, folder in folders.items():
         try:
-            if (job := backend_for(folder.record().kind).used(folder)) is not None:
+            if (job := backend_for(folder.record().kind).advice.used(folder)) is not None:
                 jobs[name] = job
         except OrchError as error:
             say(f"note: {error.message}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.commands.submission.submit import start
+from orchestrator.cli.commands.submission.submit import prepare_and_submit
 from orchestrator.cli.group import orch
 from orchestrator.cli.request import default_choice, profile_option, request, request_options
 from orchestrator.errors import UsageError
@@ -49,5 +49,7 @@ def run(command: tuple[str, ...], profile: str | None, as_json: bool, detach: bo
     asked = request(typed.job, where, shared, rehearse=rehearse, waits=not no_wait, program=typed.program)
     flags = {**asked.flags, "profile.python": typed.python}
     asked = replace(asked, flags=flags, keeps_ranks=typed.names_launcher)
-    return start(state_root(), asked, follow=not (detach or dry_run), as_json=as_json, dry_run=dry_run, why=why,
-                 line_notes=typed.notes)  # fmt: skip
+    return prepare_and_submit(
+        state_root(), asked, follow=not (detach or dry_run), as_json=as_json, dry_run=dry_run, why=why,
+        line_notes=typed.notes,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""orch submit: start a run from a job and a profile. `orch run` also uses the function `start`."""
+"""orch submit: start a run from a job and a profile. `orch run` also uses the function `prepare_and_submit`."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
 
         wanted = sweep or _search(search, trials, stop_by)
         return submit_points(root, asked, wanted, parallel, dry_run=dry_run, as_json=as_json)
-    return start(root, asked, follow=follow, as_json=as_json, dry_run=dry_run, check=check, why=why)
+    return prepare_and_submit(root, asked, follow=follow, as_json=as_json, dry_run=dry_run, check=check, why=why)
 
 
 def _check(
@@ -150,8 +150,10 @@ def _check_search(search: str | None, trials: int | None, stop_by: str | None, *
 # -- shared by submit and run
 
 
-def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool = False, check: bool = False,
-          why: str | None = None, line_notes: tuple[str, ...] = ()) -> int:  # fmt: skip
+def prepare_and_submit(
+    root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool = False, check: bool = False,
+    why: str | None = None, line_notes: tuple[str, ...] = (),
+) -> int:  # fmt: skip
     """Submit a request, or print its plan. With `follow`, follow the run to its end. Return the exit code.
 
     If `why` is not None, a line with the ranks and the profile is printed first. The line contains `why`, which is the
@@ -219,7 +221,7 @@ def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> i
     from orchestrator.prepare import prepare
 
     launch = prepare.shown_plan(root, prepared, contacts_login=check)
-    verdict = backend_of(prepared.profile).would_take(launch) if check else None
+    verdict = backend_of(prepared.profile).advice.would_take(launch) if check else None
     show_plan(launch, as_json, prepared.environment, prepare.shipment(prepared), verdict)
     return EXIT_ORCH_FAILED if verdict is not None and verdict[0] == "fail" else 0
 

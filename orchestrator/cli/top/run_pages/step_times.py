@@ -8,7 +8,7 @@ from rich.text import Text
 
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.tables import fold
-from orchestrator.cli.top.marks import heat, usual_of
+from orchestrator.cli.top.marks import heat, heat_map, margin_of, usual_of
 from orchestrator.cli.top.page import Look
 from orchestrator.cli.top.run_pages.base import OfRun
 from orchestrator.protocol.quantities import duration
@@ -27,9 +27,7 @@ class StepTimesPage(OfRun[tuple[HeatMap, Pace | None]]):
     name, number = "heat", 3
     keys: ClassVar = (("1-7", "pages"), ("w", "why"), ("c", "cancel"))
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
-        self._size = (60, 16)  # columns and rows of the heat map at the last drawing
+    _size = (60, 16)  # columns and rows of the heat map at the last drawing
 
     def look_at(self, view: RunView) -> tuple[HeatMap, Pace | None]:
         """Read the step times and the slowest rank from the samples."""
@@ -40,19 +38,10 @@ class StepTimesPage(OfRun[tuple[HeatMap, Pace | None]]):
         """Return lines with the sentence and the heat map, whose newest values are on the right."""
         map_, pace = body
         said = [Text(line, "bold") for line in fold(one_line(pace.sentence), look.width)] if pace is not None else []
-        margin = max((len(f"{row.first}-{row.last}") for row in map_.rows), default=3) + 1
-        self._size = (max(8, look.width - margin - 1), max(1, look.height - 3 - len(said)))
+        self._size = (max(8, look.width - margin_of(map_) - 1), max(1, look.height - 3 - len(said)))
         if not map_.rows:
             return [Text("no rank has reported two steps: heartbeats do, see orchestrator.training")]
         usual = usual_of(value for row in map_.rows for value in row.values)
-        made = [
-            *said,
-            Text(f"a step takes {duration(usual)} usually, from {duration(map_.low)} to {duration(map_.high)}"),
-        ]
-        for row in map_.rows[: look.height - 2 - len(said)]:
-            name = str(row.first) if row.first == row.last else f"{row.first}-{row.last}"
-            line = Text(name.ljust(margin))
-            for value in row.values:
-                line.append_text(heat(value, usual, look.marks))
-            made.append(line)
-        return [*made, Text(f"{'':{margin}}{duration(look.now - map_.times[0])} ago ... now")]
+        drawn = heat_map(map_, look.height - 2 - len(said), lambda value: heat(value, usual, look.marks), look.now)
+        line = f"a step takes {duration(usual)} usually, from {duration(map_.low)} to {duration(map_.high)}"
+        return [*said, Text(line), *drawn]

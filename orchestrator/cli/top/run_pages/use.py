@@ -10,10 +10,10 @@ from rich.text import Text
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.sparklines import gpu_text, rank_text
 from orchestrator.cli.render.tables import cut
-from orchestrator.cli.top.marks import share
+from orchestrator.cli.top.marks import heat_map, margin_of, share
 from orchestrator.cli.top.page import Again, Look, Press, Scroll, Step
 from orchestrator.cli.top.run_pages.base import OfRun
-from orchestrator.protocol.quantities import duration, rate, size
+from orchestrator.protocol.quantities import rate, size
 from orchestrator.runs.store import RunDir
 from orchestrator.views.heat import HeatMap
 from orchestrator.views.reader import Reader
@@ -41,9 +41,8 @@ class UsePage(OfRun[UseView]):
         """Return lines with the heat map, whose newest values are on the right, and the visible part of the samples."""
         if not body.nodes:
             return [Text("this run has no samples: a first one takes 2 s, and none is taken with sampling: false")]
-        margin = max((len(_name(row.first, row.last)) for row in body.map.rows), default=3) + 1
-        self._size = (max(8, look.width - margin - 1), max(1, look.height // 2 - 3))
-        above = [*_map(body.map, margin, look), Text("")]
+        self._size = (max(8, look.width - margin_of(body.map) - 1), max(1, look.height // 2 - 3))
+        above = [*_map(body.map, look), Text("")]
         hosts = {node.node: node.host for node in self.data.view.nodes} if self.data is not None else {}
         numbers = [cut(line, look.width) for node in body.nodes for line in _numbers(node, hosts.get(node.node, "?"))]
         window = self.scroll.window(len(numbers), max(1, look.height - len(above)))
@@ -60,23 +59,18 @@ class UsePage(OfRun[UseView]):
         return Again()
 
 
-def _map(found: HeatMap, margin: int, look: Look) -> list[Text]:
+def _map(found: HeatMap, look: Look) -> list[Text]:
     if not found.rows:
         return [Text("no rank and no GPU has been measured yet")]
     low, high = (rate(each or 0.0, "B") if found.unit == "B/s" else f"{each or 0:.0f} {found.unit}" for each in
                  (found.low, found.high))  # fmt: skip
     top = 100.0 if found.unit == "%" else found.high or 1.0
-    made = [Text(f"{found.of}s by time: {found.what}, {low} to {high}")]
-    for row in found.rows[: max(1, look.height // 2 - 2)]:
-        line = Text(_name(row.first, row.last).ljust(margin))
-        for value in row.values:
-            line.append_text(share(None if value is None else 100 * value / top, look.marks))
-        made.append(line)
-    return [*made, Text(f"{'':{margin}}{duration(look.now - found.times[0])} ago ... now")]
 
+    def cell(value: float | None) -> Text:
+        return share(None if value is None else 100 * value / top, look.marks)
 
-def _name(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+    drawn = heat_map(found, max(1, look.height // 2 - 2), cell, look.now)
+    return [Text(f"{found.of}s by time: {found.what}, {low} to {high}"), *drawn]
 
 
 def _numbers(node: NodeUse, host: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ limited size.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Callable, NamedTuple
@@ -42,23 +43,19 @@ class Followed:
     offset: int = 0
     mark: bytes = b""
 
-    def open(self) -> tuple[BinaryIO, bool]:
-        """Open the file at the offset. Return the file, and whether it is read from its beginning. Raises OSError on
-        failure.
+    @contextlib.contextmanager
+    def open(self) -> Iterator[tuple[BinaryIO, bool]]:
+        """Yield the file at the offset, and whether it is read from its beginning. At the end of the block, store the
+        bytes before the new offset as the mark. Raises OSError on failure.
         """
-        file = opened(self.path, self.below)
-        try:
+        with opened(self.path, self.below) as file:
             if self.offset and _mark(file, self.offset) != self.mark:
                 self.offset = 0
             file.seek(self.offset)
-        except BaseException:
-            file.close()
-            raise
-        return file, self.offset == 0
-
-    def keep_mark(self, file: BinaryIO) -> None:
-        """Store the bytes before the offset. At the next read, they show whether the file was rewritten."""
-        self.mark = _mark(file, self.offset)
+            try:
+                yield file, self.offset == 0
+            finally:
+                self.mark = _mark(file, self.offset)
 
 
 def _mark(file: BinaryIO, offset: int) -> bytes:
@@ -70,17 +67,13 @@ def _mark(file: BinaryIO, offset: int) -> bytes:
 
 def new_lines(followed: Followed, is_over: IsOver) -> Iterator[tuple[bytes, bool]]:
     """Yield (line, whether it is the file's first line) for each complete line that was appended."""
-    file, _ = followed.open()
-    with file:
-        try:
-            is_rest = False
-            while not is_over() and (line := file.readline(MOST_OF_A_LINE)):
-                if not line.endswith(b"\n") and len(line) < MOST_OF_A_LINE:
-                    break  # the line is incomplete, and is read again later
-                is_first, was_rest = followed.offset == 0, is_rest
-                followed.offset += len(line)
-                is_rest = not line.endswith(b"\n")
-                if not is_rest and not was_rest:
-                    yield line, is_first
-        finally:
-            followed.keep_mark(file)
+    with followed.open() as (file, _):
+        is_rest = False
+        while not is_over() and (line := file.readline(MOST_OF_A_LINE)):
+            if not line.endswith(b"\n") and len(line) < MOST_OF_A_LINE:
+                break  # the line is incomplete, and is read again later
+            is_first, was_rest = followed.offset == 0, is_rest
+            followed.offset += len(line)
+            is_rest = not line.endswith(b"\n")
+            if not is_rest and not was_rest:
+                yield line, is_first

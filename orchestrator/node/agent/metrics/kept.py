@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.node.agent.metrics.following import Point
-from orchestrator.protocol.files import open_own
+from orchestrator.protocol.files import append
 from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.reading import read_part, read_regular
 
@@ -64,11 +63,7 @@ class KeptMetrics:
             return
         data = (b"\n" if self.is_torn else b"") + b"".join(self.lines)
         self.lines = []
-        descriptor = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        try:
-            self.is_torn = os.write(descriptor, data) < len(data)
-        finally:
-            os.close(descriptor)
+        self.is_torn = append(self.path, data) < len(data)
         self.size += len(data)
 
     def end(self) -> None:

@@ -163,16 +163,13 @@ class WrittenMetrics:
 
         try:
             for point in file.reader.read(is_over_now):
-                kept.add(self._named(point, file.series), self.attempt)
+                kept.add(point._replace(values=dict(self._renamed(point, file.series))), self.attempt)
         except FileNotFoundError:
             return  # the file was removed meanwhile
         except (UnreadableError, OSError) as error:
             self._complain(path, error)
         if not file.is_left:
             file.stamp = stamp
-
-    def _named(self, point: Point, series: tuple[type, str]) -> Point:
-        return point._replace(values=dict(self._renamed(point, series)))
 
     def _renamed(self, point: Point, series: tuple[type, str]) -> Iterator[tuple[str, float]]:
         for name, value in point.values.items():

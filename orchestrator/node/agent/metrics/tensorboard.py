@@ -37,17 +37,13 @@ class EventFile:
 
         Raises UnreadableError if the checksum of a length is wrong, because the next record can't be located then.
         """
-        file, _ = self.followed.open()
-        with file:
-            try:
-                size = file.seek(0, 2)
-                file.seek(self.followed.offset)
-                while not is_over() and (record := self._record(file, size)) is not None:
-                    data, checksum = record
-                    if (point := _point(data)) is not None and masked_crc32c(data) == checksum:
-                        yield point
-            finally:
-                self.followed.keep_mark(file)
+        with self.followed.open() as (file, _):
+            size = file.seek(0, 2)
+            file.seek(self.followed.offset)
+            while not is_over() and (record := self._record(file, size)) is not None:
+                data, checksum = record
+                if (point := _point(data)) is not None and masked_crc32c(data) == checksum:
+                    yield point
 
     def _record(self, file: BinaryIO, size: int) -> tuple[bytes, int] | None:
         """Return the next record as (data, checksum); None if the record is incomplete. If the record is too large, its

@@ -35,16 +35,12 @@ class WandbFile:
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
         """Yield the new rows of the history as points. Raises UnreadableError if the file is damaged."""
-        file, is_new = self.followed.open()
-        with file:
-            try:
-                if is_new and not self._begin(file):
-                    return
-                while not is_over() and (record := self._record(file)) is not None:
-                    if (point := _point(record)) is not None:
-                        yield point
-            finally:
-                self.followed.keep_mark(file)
+        with self.followed.open() as (file, is_new):
+            if is_new and not self._begin(file):
+                return
+            while not is_over() and (record := self._record(file)) is not None:
+                if (point := _point(record)) is not None:
+                    yield point
 
     def _begin(self, file: BinaryIO) -> bool:
         start = file.read(_START.size)

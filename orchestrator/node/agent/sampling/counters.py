@@ -17,8 +17,8 @@ CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
-class Machine:
-    """The machine's counters since its boot, in bytes and seconds, and its memory in use, in bytes."""
+class Counters:
+    """A node's counters since its boot, in bytes and seconds, and its memory in use, in bytes."""
 
     cpu: float
     memory: float
@@ -60,8 +60,8 @@ def read_bytes(path: str) -> bytes:
         os.close(descriptor)
 
 
-class MachineReader:
-    """Reads a machine's counters. Only disks and network cards that exist when the reader is created are counted."""
+class CounterReader:
+    """Reads a node's counters. Only disks and network cards that exist when the reader is created are counted."""
 
     def __init__(self, root: str = "") -> None:
         self.root = root
@@ -81,8 +81,8 @@ class MachineReader:
     def _is_real(self, kind: str, name: str) -> bool:
         return os.path.exists(f"{self.root}/sys/{kind}/{name}/device")
 
-    def read(self) -> Machine:
-        """Return the machine's present counters."""
+    def read(self) -> Counters:
+        """Return the node's present counters."""
         memory, total = memory_of(read_bytes(f"{self.root}/proc/meminfo"))
         # The limit that is most exhausted counts: the limit of the job's cgroup, or the machine's memory.
         for folder, limit in self.limits:
@@ -93,7 +93,7 @@ class MachineReader:
         for port in self.ports:
             received += WORD * _number(read_bytes(f"{port}/port_rcv_data"))
             sent += WORD * _number(read_bytes(f"{port}/port_xmit_data"))
-        return Machine(cpu_seconds(read_bytes(f"{self.root}/proc/stat")), memory, total, read, written, received, sent)
+        return Counters(cpu_seconds(read_bytes(f"{self.root}/proc/stat")), memory, total, read, written, received, sent)
 
 
 def cpu_seconds(stat: bytes) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.node.system.gpus.inventory import Gpu
 from orchestrator.node.system.gpus.nvml import open_nvml
+from orchestrator.protocol.places.devices import Device, named_by
 from orchestrator.protocol.samples import GpuSample
 
 
@@ -14,18 +15,11 @@ def gpu_samples(visible: str | None) -> tuple[GpuSample, ...]:
 
 
 def chosen(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by numbers, UUIDs or prefixes of UUIDs.
-
-    MIG instances are left out, because NVML does not report their utilization.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES selects. MIG instances are left out, because NVML does not report their
+    utilization.
     """
-    if visible is None:
-        return gpus
-    words = [word.strip() for word in visible.split(",")]
-    return tuple(gpu for gpu in gpus if any(_means(word, gpu) for word in words))
-
-
-def _means(word: str, gpu: Gpu) -> bool:
-    return int(word) == gpu.index if word.isdecimal() else word.startswith("GPU-") and gpu.uuid.startswith(word)
+    selected = {each.card for each in named_by(visible, [Device(gpu.uuid, gpu.index, gpu.uuid) for gpu in gpus])}
+    return tuple(gpu for gpu in gpus if gpu.uuid in selected)
 
 
 def sample_of(gpu: Gpu) -> GpuSample:

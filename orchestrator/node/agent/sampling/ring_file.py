@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from orchestrator.protocol.files import open_own
+from orchestrator.protocol.files import append
 from orchestrator.protocol.reading import read_part
 from orchestrator.protocol.samples import Sample
 
@@ -27,11 +27,7 @@ class SampleFile:
             self.is_torn = False
         if self.is_torn:
             line = b"\n" + line
-        descriptor = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        try:
-            self.is_torn = os.write(descriptor, line) < len(line)
-        finally:
-            os.close(descriptor)
+        self.is_torn = append(self.path, line) < len(line)
 
 
 def _size(path: str) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from orchestrator.node.agent.sampling.counters import Machine, MachineReader, Usage, usage_of
+from orchestrator.node.agent.sampling.counters import CounterReader, Counters, Usage, usage_of
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
 
 LEAST_SECONDS = 0.05  # the shortest time between two readings from which a rate is computed
@@ -40,13 +40,13 @@ class Sampler:
 
     def __init__(
         self,
-        machine: MachineReader,
+        counters: CounterReader,
         cores: int,
         gpus: Callable[[], tuple[GpuSample, ...]] = tuple,
         usage: Callable[[int], Usage | None] = usage_of,
     ) -> None:
-        self.machine, self.cores, self.gpus, self.usage = machine, cores, gpus, usage
-        self.before: tuple[float, Machine] | None = None
+        self.counters, self.cores, self.gpus, self.usage = counters, cores, gpus, usage
+        self.before: tuple[float, Counters] | None = None
         self.ranks: dict[int, _Known] = {}
         self.joules: float | None = None
 
@@ -56,8 +56,8 @@ class Sampler:
         """Return the usage since the last reading. Return None at the first reading, or if the last reading was a
         moment ago.
         """
-        machine = self.machine.read()
-        before, self.before = self.before, (moment.now, machine)
+        counters = self.counters.read()
+        before, self.before = self.before, (moment.now, counters)
         seconds = moment.now - before[0] if before is not None else 0.0
         self.ranks = {rank: self.ranks.get(rank, _Known()) for rank in trees}
         ranks = tuple(self._rank(rank, pids, heartbeats.get(rank), seconds) for rank, pids in sorted(trees.items()))
@@ -70,10 +70,10 @@ class Sampler:
         old = before[1]
         return Sample(
             time=moment.wall, seconds=seconds, start=moment.start, attempt=moment.attempt,
-            cpu=_rate(old.cpu, machine.cpu, seconds), cores=self.cores,
-            memory=machine.memory, memory_total=machine.memory_total,
-            read=_rate(old.read, machine.read, seconds), written=_rate(old.written, machine.written, seconds),
-            received=_rate(old.received, machine.received, seconds), sent=_rate(old.sent, machine.sent, seconds),
+            cpu=_rate(old.cpu, counters.cpu, seconds), cores=self.cores,
+            memory=counters.memory, memory_total=counters.memory_total,
+            read=_rate(old.read, counters.read, seconds), written=_rate(old.written, counters.written, seconds),
+            received=_rate(old.received, counters.received, seconds), sent=_rate(old.sent, counters.sent, seconds),
             joules=self.joules, ranks=ranks, gpus=gpus,
         )  # fmt: skip
 

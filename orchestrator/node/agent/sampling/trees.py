@@ -8,8 +8,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 
-from orchestrator.node.agent.sampling.counters import read_bytes
-from orchestrator.node.system.processes import parent_of, variable_of
+from orchestrator.node.system.processes import parent_of, status_of, variable_of
 
 SCAN_SECONDS = 10.0
 SHARE = 1000  # scans of all processes take at most this fraction (1/SHARE) of the time
@@ -70,9 +69,5 @@ def on_host(pids: Mapping[int, int], candidates: Iterable[int]) -> dict[int, int
     """Return each rank's pid on the host. `pids` maps each rank to its pid in the container, and `candidates` are pids
     on the host.
     """
-    inside = {}
-    for candidate in candidates:
-        for line in read_bytes(f"/proc/{candidate}/status").split(b"\n"):
-            if line.startswith(b"NSpid:"):
-                inside[int(line.split()[-1])] = candidate
+    inside = {int(found[-1]): each for each in candidates if (found := status_of(each, "NSpid").split())}
     return {rank: inside[pid] for rank, pid in pids.items() if pid in inside}

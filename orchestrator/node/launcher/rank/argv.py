@@ -26,8 +26,8 @@ def plan_ranks(
     checksum: str = "",
     torch_version: str = "",
 ) -> list[RankStart]:
-    """Return the processes that a node starts: one process per rank, or a single torchrun or accelerate for all
-    ranks.
+    """Return a RankStart for each process that a node starts: one process per rank, or a single torchrun or accelerate
+    for all ranks. `argv` is set if the process must exec.
     """
     foreign = task.launcher in ("torchrun", "accelerate")
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)

@@ -1,4 +1,6 @@
-"""Turns a forked copy of the launcher into a rank, which then runs its program as `python script` would."""
+"""Turns a forked copy of the launcher into a rank. The rank execs its command, or runs its program in the forked
+process as `python script` would.
+"""
 
 from __future__ import annotations
 

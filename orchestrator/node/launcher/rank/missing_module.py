@@ -8,8 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from orchestrator.node.system.interpreter import usual_folders
-from orchestrator.protocol.missing_module import missing_module_in
-from orchestrator.protocol.rank_reports import MissingModule
+from orchestrator.protocol.rank_reports import MissingModule, missing_module_in
 
 MOST_NAMED = 3
 MOST_LOOKED_AT = 200

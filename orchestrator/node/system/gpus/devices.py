@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.node.system.abstract_sockets import user_name
 from orchestrator.node.system.gpus.inventory import Gpu, GpuInventory, GpuProcess
 from orchestrator.node.system.gpus.nvml import look
+from orchestrator.node.system.private import user_name
+from orchestrator.node.system.processes import owner_of
 from orchestrator.protocol.places.devices import VISIBLE, Device, words_of
 from orchestrator.protocol.reading import names_in
 
@@ -41,12 +42,8 @@ def devices_of(inventory: GpuInventory) -> list[Device]:
 
 def _by_driver(folder: str) -> list[Device]:
     """Return the cards that NVIDIA's kernel driver lists in /proc."""
-    try:
-        buses = sorted(os.listdir(folder))
-    except OSError:
-        return []
     found = []
-    for index, bus in enumerate(buses):
+    for index, bus in enumerate(names_in(folder)):
         information = ""
         with contextlib.suppress(OSError), open(f"{folder}/{bus}/information", encoding="utf-8") as file:
             information = file.read()
@@ -105,10 +102,7 @@ def _parts(gpu: Gpu) -> list[tuple[str, tuple[GpuProcess, ...], int | None]]:
 
 
 def _holder(pid: int | None) -> dict[str, Any]:
-    uid = None
-    if pid is not None:
-        with contextlib.suppress(OSError):
-            uid = os.stat(f"/proc/{pid}").st_uid
+    uid = owner_of(pid) if pid is not None else None
     program = f"{_command(pid) or 'a program'}, pid {pid}"
     return {"uid": uid, "user": user_name(uid), "run": None, "since": None, "program": program}
 

@@ -25,12 +25,13 @@ def look_by_program() -> GpuInventory:
     """Return the GPUs that nvidia-smi reports; empty if nvidia-smi is missing or fails."""
     if shutil.which("nvidia-smi") is None:
         return GpuInventory()
-    described = _output("-q", "-x")
-    listed = _output("-L") if "<current_mig>Enabled<" in described else ""
+    described = output("-q", "-x")
+    listed = output("-L") if "<current_mig>Enabled<" in described else ""
     return read_answers(described, listed)
 
 
-def _output(*arguments: str) -> str:
+def output(*arguments: str) -> str:
+    """Return the output of nvidia-smi; "" if it is missing or fails."""
     try:
         done = run(["nvidia-smi", *arguments], SECONDS)
     except (OSError, subprocess.TimeoutExpired):

@@ -80,7 +80,7 @@ class Nvml:
         version = c.c_int()
         cuda = version.value if self._call("nvmlSystemGetCudaDriverVersion_v2", c.byref(version)) == 0 else 0
         return GpuInventory(
-            tuple(self._gpus()),
+            tuple(self._gpu(*each) for each in self._devices()),
             self._text("nvmlSystemGetDriverVersion"),
             (cuda // 1000, cuda % 1000 // 10) if cuda else None,
         )
@@ -88,11 +88,7 @@ class Nvml:
     def levels(self) -> tuple[Gpu, ...]:
         """Return all GPUs with only the values that change often. Reading them is cheap, and is done every 2 s."""
         self._known = self._known or tuple(self._devices())
-        return tuple(self._levels(index, uuid, device) for index, uuid, device in self._known)
-
-    def _gpus(self) -> Iterator[Gpu]:
-        for index, uuid, device in self._devices():
-            yield self._gpu(index, uuid, device)
+        return tuple(self._levels(*each) for each in self._known)
 
     def _devices(self) -> Iterator[tuple[int, str, Any]]:
         for index in range(self._number("nvmlDeviceGetCount_v2") or 0):

@@ -21,7 +21,7 @@ from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.specs.documents.loader import load_profile
 from orchestrator.transport.address import HERE, Address
 from orchestrator.transport.machine import Machine
-from tests.machines import FakeMachine, FakePool, Told
+from tests.machines import FakeMachine, FakePool, Health, Told
 from tests.profiles import valid_profile
 
 HELLO = {"host": "h", "python": "3.11.2", "uid": 1, "home": "/home/me", "workdir": "/home/me/.orch", "cores": 8,
@@ -164,6 +164,38 @@ def test_a_python3_that_does_not_work_is_no_failure_of_ssh() -> None:
     assert checks["b", "python3"].value.endswith("it ended with code 1")
 
 
+@pytest.mark.parametrize("since", ["hello", "hash_environments", "interpreter"])
+@pytest.mark.parametrize("health", [Health.HUNG, Health.SLOW])
+def test_a_machine_that_does_not_answer_in_time_is_out_of_reach_and_nothing_else_is_blamed(
+    health: Health, since: str
+) -> None:
+    machines = Machines(dict.fromkeys("abc", "2.9"), {}, {})
+    machines.fakes["b"].health, machines.fakes["b"].since = health, since
+    checks = found(machines)
+    assert {what for (host, what), check in checks.items() if host == "b" and check.level != "-"} == {"ssh"}
+    assert checks["b", "ssh"].level == "fail"
+    assert checks["b", "ssh"].value.startswith("b: no answer within ")
+    assert "log in to this host" in checks["b", "ssh"].hint
+    assert {check.level for (host, what), check in checks.items() if host != "b"} == {"ok"}
+
+
+@pytest.mark.parametrize("since", ["listen", "probe"])
+def test_a_machine_that_stops_answering_while_ways_are_tried_is_out_of_reach(since: str) -> None:
+    machines = Machines(dict.fromkeys("abc", "2.9"), {}, {})
+    machines.fakes["b"].health, machines.fakes["b"].since = Health.HUNG, since
+    checks = found(machines)
+    assert {at for at, check in checks.items() if check.level == "fail"} == {("b", "ssh")}
+    assert checks["b", "ssh"].value == "b: no answer within 60 s"
+    assert "ports" not in checks["b", "ssh"].hint
+
+
+def test_a_full_disk_keeps_no_check_from_being_made() -> None:
+    machines = Machines(dict.fromkeys("abc", "2.9"), {}, {})
+    for machine in machines.fakes.values():
+        machine.health = Health.FULL
+    assert {check.level for check in found(machines).values()} == {"ok"}
+
+
 def test_an_interface_that_a_machine_lacks_fails_its_way_to_node_0() -> None:
     checks = found(Machines({"a": "2.9", "b": "2.9", "c": "2.9"}, {"interface": "it has no network interface x"}, {}))
     assert {(checks[host, "master"].level, checks[host, "master"].value) for host in "abc"} == {
@@ -184,6 +216,15 @@ def test_who_holds_what_is_shown_for_every_host() -> None:
     assert page[1].endswith("gpu-0 bob: r-1, gpu-1 free")
     assert page[2].startswith("b (spare)")
     assert page[2].endswith("b: timed out")
+
+
+def test_a_machine_that_does_not_answer_in_time_is_shown_with_the_reason() -> None:
+    settings = AgentsSettings.of({"hosts": [{"host": "a"}, {"host": "b"}]})
+    machines = Machines(dict.fromkeys("ab", "2.9"), {}, {})
+    machines.fakes["b"].health = Health.HUNG
+    rows = holdings(settings, machines)
+    assert ["problem" in row for row in rows] == [False, True]
+    assert rows[1]["problem"] == "b: no answer within 60 s"
 
 
 def test_hosts_that_are_alike_share_a_line() -> None:

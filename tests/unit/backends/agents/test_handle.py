@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.backends.agents.backend import Agents
 from orchestrator.backends.agents.handle import Handle, read_handle
-from orchestrator.backends.agents.here import AgentsHere
 from orchestrator.backends.settings import Host
 from orchestrator.node.system.processes import MARK, identify
 from orchestrator.node.system.processes import mark as mark_of
@@ -46,9 +46,9 @@ def test_a_local_run_of_an_older_orch_has_this_machine_for_each_node(tmp_path: P
     run.write("handle.json", {"state": "submitted", "host": machine, "agents": {"1": agent}})
     here, other = Host(Address(HERE)), machine if machine == "another" else ""
     assert read_handle(run) == Handle(HandleStatus.SUBMITTED, 0, (here, here), {1: (7, 9)}, (0, 1), here=machine)
-    sight = AgentsHere().look(run)
+    sight = Agents().look(run)
     assert (sight.alive, sight.other_machine) == ({1: None if other else False}, other)
-    (proof,) = AgentsHere().clean_up(run)
+    (proof,) = Agents().clean_up(run)
     assert (proof.host, proof.is_unreachable) == (machine, bool(other))
 
 
@@ -58,7 +58,7 @@ def test_what_is_left_of_a_local_run_is_ended_whatever_its_records_say(tmp_path:
     with subprocess.Popen(["sleep", "600"], env=mark) as process:
         for name in ("run.json", "handle.json"):
             (run.path / name).write_text("{")
-        (proof,) = AgentsHere().clean_up(run)
+        (proof,) = Agents().clean_up(run)
         assert (proof.ended, proof.is_clean) == (1, True)
         assert process.wait(PATIENCE) == -signal.SIGKILL
 
@@ -71,6 +71,6 @@ def test_what_an_agent_has_recorded_of_itself_counts_if_its_submit_has_written_n
     for node, own in enumerate(({"pid": me.pid, "started": me.started}, {"pid": me.pid, "started": 1}, {"pid": "x"})):
         run.node(node).mkdir(parents=True)
         run.write(f"nodes/{node}/agent.json", own)
-    assert AgentsHere().look(run).alive == {0: True, 1: False, 2: False}
+    assert Agents().look(run).alive == {0: True, 1: False, 2: False}
     (tmp_path / "handle.json").write_text("{")
-    assert AgentsHere().look(run).alive == {0: True, 1: False, 2: False}
+    assert Agents().look(run).alive == {0: True, 1: False, 2: False}

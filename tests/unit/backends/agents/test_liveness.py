@@ -25,7 +25,7 @@ from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.transport.address import Address
 from orchestrator.transport.machine import Machine
 from orchestrator.transport.pool import ConnectionPool
-from tests.machines import FakeMachine, FakePool
+from tests.machines import FakeMachine, FakePool, Health
 from tests.patience import PATIENCE
 
 N1, N2, N3 = (Host(Address(name)) for name in ("n1", "n2", "n3"))
@@ -169,6 +169,30 @@ def test_an_agent_is_gone_only_when_all_that_it_has_left_is_here(run: RunDir) ->
     watcher.stop()
 
 
+@pytest.mark.parametrize("health", [Health.HUNG, Health.SLOW, Health.DEAD])
+def test_a_machine_that_does_not_answer_in_time_is_out_of_reach_until_it_answers(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, health: Health
+) -> None:
+    watcher, seen = AgentsWatcher(run, ConnectionPool()), []
+    machine = FakeMachine("n1", {"poll_changes": {"files": [], "alive": True, "steps": [], "more": False}}, health)
+
+    def rest(_: object, __: float) -> bool:
+        seen.append(last_seen(run, 0))
+        watcher.ended.set() if machine.health is Health.WELL else None
+        machine.health = health if len(seen) < 2 else Health.WELL
+        return False
+
+    handle(0, N1).write(run)
+    monkeypatch.setattr(watcher, "rest", rest)
+    watcher.follow(NodeFollower(run, 0, FakePool(machine)))
+    first, second, last = seen
+    assert first == second  # out of reach since the first of both looks
+    assert first is not None
+    assert (first.alive, first.why.partition(" ")[0], first.unreachable_since is None) == (None, "n1:", False)
+    assert last == Seen(0, N1, True)
+    watcher.stop()
+
+
 class Answering(FakePool):
     """Machines that have nothing new to tell, and whose agents live; `held` has how long each look is held."""
 
@@ -205,7 +229,7 @@ def test_a_log_that_is_looked_at_comes_from_the_machine_that_its_node_has_by_now
     (run.node(0) / "events.jsonl").write_text(
         '{"kind": "go", "node": 0, "attempt": 0, "world_size": 2, "nproc": [2]}\n'
     )
-    with AgentsOverSsh().bringing_logs(run, Selection(1)):
+    with mirror.watching_logs(run, AgentsOverSsh().sources(run, present=True), Selection(1)):
         assert both.acquire(timeout=PATIENCE)
         handle(1, N2, N3).write(run)
         assert both.acquire(timeout=PATIENCE)

@@ -14,9 +14,9 @@ from orchestrator.backends.agents import relaunch
 from orchestrator.backends.agents.handle import SECRETS, Handle
 from orchestrator.backends.agents.liveness import last_seen
 from orchestrator.backends.agents.over_ssh import AgentsOverSsh
-from orchestrator.backends.agents.relaunch import credentials_of, in_order, machines
+from orchestrator.backends.agents.reachability import blamed
+from orchestrator.backends.agents.relaunch import credentials_of, hosts_for_start, in_order
 from orchestrator.backends.agents.watcher import NodeFollower
-from orchestrator.backends.agents.ways import blamed
 from orchestrator.backends.hosts import all_of
 from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import BackendError, JobOverError
@@ -77,8 +77,8 @@ def chosen(
     def check(_: int, host: Host) -> None:
         pool.session(host.address, settings.workdir).call("hello")
 
-    errors = {host: refused[host.name] for host in settings.machines.values() if host.name in refused}
-    return machines(run, pool, settings, again, check, errors)
+    errors = {host: refused[host.name] for host in settings.all_hosts.values() if host.name in refused}
+    return hosts_for_start(run, pool, settings, again, check, errors)
 
 
 def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_wit
 
 def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tmp_path: Path) -> None:
     run, settings = RunDir(tmp_path), AgentsSettings.of(PROFILE)
-    n1, n2, n3, n4, n5 = settings.machines.values()
+    n1, n2, n3, n4, n5 = settings.all_hosts.values()
     handle = Handle(HandleStatus.SUBMITTED, 1, (n1, n4, n3), {}, (0, 1, 2))
-    assert handle.free_machines(settings) == [n5, n2]
-    assert replace(handle, hosts=(n1, n5, n3), former=(n2, n4)).free_machines(settings) == [n4, n2]
+    assert handle.free_hosts(settings) == [n5, n2]
+    assert replace(handle, hosts=(n1, n5, n3), former=(n2, n4)).free_hosts(settings) == [n4, n2]
     Handle(HandleStatus.SUBMITTED, 1, (n1, n4, n3), {}, (0, 1, 2), (n2,)).write(run)
     for off in ({"n4"}, {"n4", "n5"}):
         found = chosen(run, Machines(*off), settings, Relaunch(2, 2, "infra", "lost"))
@@ -202,7 +202,7 @@ def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tm
 
 def test_the_forecast_of_a_start_has_the_machines_that_the_start_chooses_from(tmp_path: Path) -> None:
     run, settings = RunDir(tmp_path), AgentsSettings.of(PROFILE)
-    n1, n2, n3, n4, _ = settings.machines.values()
+    n1, n2, n3, n4, _ = settings.all_hosts.values()
     run.write("run.json", {"profile": PROFILE})
     has = Reserves(("n1", "n2", "n3"), ("n4", "n5"), frozenset(), None, 900)
     assert AgentsOverSsh().reserves(run) == has
@@ -282,4 +282,4 @@ def test_an_agent_is_gone_if_its_job_has_ended(tmp_path: Path) -> None:
     follower.record_loss(raised.value)
     seen = last_seen(run, 0)
     assert seen is not None
-    assert (seen.alive, seen.machine) == (False, settings.hosts[0])
+    assert (seen.alive, seen.host) == (False, settings.hosts[0])

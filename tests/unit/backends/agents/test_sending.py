@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.agents.handle import SENDING
-from orchestrator.backends.agents.over_ssh import AgentsOverSsh, _sending
+from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.errors import BackendError, StoreError
+from orchestrator.runs.start_lock import SENDING
 from orchestrator.runs.store import RunDir, create_run
 
 
@@ -26,7 +26,7 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> list[RunDir]:
 
 
 def test_a_cancel_beside_a_start_leaves_what_is_being_sent(run: RunDir, removed: list[RunDir]) -> None:
-    with _sending(run):
+    with AgentsOverSsh()._sending(run):
         AgentsOverSsh()._remove_what_a_killed_start_has_sent(run)
         assert (run.path / SENDING).exists()
     AgentsOverSsh()._remove_what_a_killed_start_has_sent(run)
@@ -34,7 +34,7 @@ def test_a_cancel_beside_a_start_leaves_what_is_being_sent(run: RunDir, removed:
 
 
 def test_what_a_start_has_sent_that_was_torn_away_is_removed_once(run: RunDir, removed: list[RunDir]) -> None:
-    with pytest.raises(KeyboardInterrupt), _sending(run):
+    with pytest.raises(KeyboardInterrupt), AgentsOverSsh()._sending(run):
         raise KeyboardInterrupt
     for _ in range(2):
         AgentsOverSsh()._remove_what_a_killed_start_has_sent(run)
@@ -42,13 +42,13 @@ def test_what_a_start_has_sent_that_was_torn_away_is_removed_once(run: RunDir, r
 
 
 def test_a_start_that_was_refused_has_removed_it_itself(run: RunDir, removed: list[RunDir]) -> None:
-    with pytest.raises(BackendError), _sending(run):
+    with pytest.raises(BackendError), AgentsOverSsh()._sending(run):
         raise BackendError("n1: no")
     AgentsOverSsh()._remove_what_a_killed_start_has_sent(run)
-    assert removed == []
+    assert removed == [run]
 
 
 def test_a_mark_that_cannot_be_written_is_a_sentence(run: RunDir) -> None:
     (run.path / SENDING).symlink_to(run.path / "nowhere" / "else")
-    with pytest.raises(StoreError, match="can't be written"), _sending(run):
+    with pytest.raises(StoreError, match="can't be written"), AgentsOverSsh()._sending(run):
         pytest.fail("it was begun without a mark")

@@ -17,7 +17,7 @@ from orchestrator.backends.mirror.send import give_checkpoint
 from orchestrator.errors import BackendError
 from orchestrator.protocol.checkpoints.checkpoint_dir import BadCheckpointError
 from orchestrator.runs.store import RunDir
-from tests.unit.backends.mirror.session import LocalSession
+from tests.machines import FakeMachine
 
 
 def checkpoint(folder: Path, step: int, content: bytes, algorithm: str = "sha256", **metric: float) -> Path:
@@ -39,13 +39,13 @@ def test_an_interrupted_checkpoint_is_continued_and_never_seen_half(tmp_path: Pa
     source, target = checkpoint(tmp_path / "there", 7, content, algorithm), tmp_path / "here" / "step_00000007"
     for calls in (3, 6):
         with pytest.raises(BackendError):
-            bring_checkpoint(LocalSession(calls), str(source), target)  # type: ignore[arg-type]
+            bring_checkpoint(FakeMachine(left=calls), str(source), target)
         assert not (target / "COMMIT").exists()
-    assert bring_checkpoint(LocalSession(), str(source), target)  # type: ignore[arg-type]
+    assert bring_checkpoint(FakeMachine(), str(source), target)
     assert (target / "state.pt").read_bytes() == content
     assert sorted(path.name for path in target.iterdir()) == ["COMMIT", "manifest.json", "state.pt"]
     back = tmp_path / "back" / target.name
-    give_checkpoint(LocalSession(), target, str(back))  # type: ignore[arg-type]
+    give_checkpoint(FakeMachine(), target, str(back))
     assert {path.name: path.read_bytes() for path in back.iterdir()} == {
         path.name: path.read_bytes() for path in source.iterdir()
     }
@@ -57,7 +57,7 @@ def test_what_cant_be_verified_here_is_not_brought_and_the_reason_is_told(
     source, target = checkpoint(tmp_path / "there", 7, b"weights", "blake3"), tmp_path / "here" / "step_00000007"
     monkeypatch.setitem(sys.modules, "blake3", None)
     with pytest.raises(BackendError, match="which this Python does not have: pip install blake3") as caught:
-        bring_checkpoint(LocalSession(), str(source), target)  # type: ignore[arg-type]
+        bring_checkpoint(FakeMachine(), str(source), target)
     assert not caught.value.transient
     assert not (target / "COMMIT").exists()
 
@@ -70,7 +70,7 @@ def test_a_damaged_checkpoint_is_not_brought(tmp_path: Path, damage: str, algori
     data[3] ^= 1
     (source / damage).write_bytes(data)
     with pytest.raises(BadCheckpointError):
-        bring_checkpoint(LocalSession(), str(source), target)  # type: ignore[arg-type]
+        bring_checkpoint(FakeMachine(), str(source), target)
     assert not (target / "COMMIT").exists()
 
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_names_files_elsewhere_is_not_brought(tmp_path: Path, 
     (source / "manifest.json").write_bytes(manifest)
     (source / "COMMIT").write_text(hashlib.sha256(manifest).hexdigest())
     with pytest.raises(BadCheckpointError):
-        bring_checkpoint(LocalSession(), str(source), tmp_path / "here" / "step_00000007")  # type: ignore[arg-type]
+        bring_checkpoint(FakeMachine(), str(source), tmp_path / "here" / "step_00000007")
     assert not (tmp_path / "evil").exists()
     assert not (tmp_path / "here").exists()
 
@@ -93,7 +93,7 @@ def test_a_manifest_of_another_kind_is_no_checkpoint(tmp_path: Path, manifest: b
     (source / "manifest.json").write_bytes(manifest)
     (source / "COMMIT").write_text(hashlib.sha256(manifest).hexdigest())
     with pytest.raises(BadCheckpointError):
-        bring_checkpoint(LocalSession(), str(source), tmp_path / "step_00000007")  # type: ignore[arg-type]
+        bring_checkpoint(FakeMachine(), str(source), tmp_path / "step_00000007")
 
 
 def test_a_link_in_a_checkpoint_is_not_followed(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_link_in_a_checkpoint_is_not_followed(tmp_path: Path) -> None:
     (source / "state.pt").rename(tmp_path / "elsewhere")
     (source / "state.pt").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BadCheckpointError):
-        bring_checkpoint(LocalSession(), str(source), tmp_path / "here" / "step_00000007")  # type: ignore[arg-type]
+        bring_checkpoint(FakeMachine(), str(source), tmp_path / "here" / "step_00000007")
 
 
 def test_a_disk_without_room_here_is_said_and_what_came_is_gone_on_from(tmp_path: Path) -> None:
@@ -111,11 +111,11 @@ def test_a_disk_without_room_here_is_said_and_what_came_is_gone_on_from(tmp_path
     resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, hard))  # no file can grow beyond that
     try:
         with pytest.raises(BackendError, match=r"partial: File too large"):
-            bring_checkpoint(LocalSession(), str(source), target)  # type: ignore[arg-type]
+            bring_checkpoint(FakeMachine(), str(source), target)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.stat().st_size for path in target.iterdir()] == [3 << 20]
-    assert bring_checkpoint(LocalSession(), str(source), target)  # type: ignore[arg-type]
+    assert bring_checkpoint(FakeMachine(), str(source), target)
     assert (target / "state.pt").read_bytes() == content
 
 
@@ -124,9 +124,9 @@ def test_the_copy_that_was_cut_off_and_has_no_original_any_more_does_not_stay(tm
     whole = checkpoint(there, 9, b"nine")
     torn = checkpoint(run.path / "checkpoints", 7, b"seven")
     (torn / "COMMIT").unlink()
-    bring_newest(run, LocalSession(), str(there), [whole.name], most=1)  # type: ignore[arg-type]
+    bring_newest(run, FakeMachine(), str(there), [whole.name], most=1)
     assert torn.exists()  # while the run goes on, its copy may be gone on with
-    bring_newest(run, LocalSession(), str(there), [whole.name])  # type: ignore[arg-type]
+    bring_newest(run, FakeMachine(), str(there), [whole.name])
     assert [path.name for path in (run.path / "checkpoints").iterdir()] == [whole.name]
     assert (run.path / "checkpoints" / whole.name / "COMMIT").exists()
 
@@ -139,19 +139,19 @@ def test_the_copies_here_are_the_newest_and_the_best(tmp_path: Path) -> None:
     steps = []
     for step, wer in ((1, 0.5), (2, 0.1), (3, 0.4)):
         steps.append(checkpoint(there, step, b"x", wer=wer).name)
-        bring_newest(run, LocalSession(), str(there), steps[-1:], most=1)  # type: ignore[arg-type]
+        bring_newest(run, FakeMachine(), str(there), steps[-1:], most=1)
     assert sorted(path.name for path in (run.path / "checkpoints").iterdir()) == ["step_00000002", "step_00000003"]
-    bring_newest(run, LocalSession(), str(there), steps)  # type: ignore[arg-type]
+    bring_newest(run, FakeMachine(), str(there), steps)
     assert sorted(path.name for path in (run.path / "checkpoints").iterdir()) == ["step_00000002", "step_00000003"]
 
 
 def test_another_save_of_a_step_is_not_committed_while_it_replaces_the_copy(tmp_path: Path) -> None:
     first, second = (checkpoint(tmp_path / name, 7, os.urandom(3 << 20)) for name in ("first", "second"))
     target = tmp_path / "here" / "step_00000007"
-    bring_checkpoint(LocalSession(), str(first), target)  # type: ignore[arg-type]
+    bring_checkpoint(FakeMachine(), str(first), target)
     with pytest.raises(BackendError):
-        bring_checkpoint(LocalSession(3), str(second), target)  # type: ignore[arg-type]
+        bring_checkpoint(FakeMachine(left=3), str(second), target)
     assert not (target / "COMMIT").exists()
-    landed = bring_checkpoint(LocalSession(), str(second), target)  # type: ignore[arg-type]
+    landed = bring_checkpoint(FakeMachine(), str(second), target)
     assert [each.is_known for each in landed] == [False] * 3
     assert (target / "state.pt").read_bytes() == (second / "state.pt").read_bytes()

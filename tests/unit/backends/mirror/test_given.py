@@ -25,7 +25,7 @@ from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.files.checkpoints import all_of, saved_by
 from orchestrator.runs.store import RunDir
-from tests.unit.backends.mirror.session import LocalSession
+from tests.machines import FakeMachine
 
 LARGE = 1 << 20
 
@@ -77,12 +77,12 @@ def steps(run: RunDir) -> list[int]:
 def test_one_that_has_come_in_part_is_none(run: RunDir) -> None:
     save(there(run) / "code/out", 100)
     with pytest.raises(BackendError):
-        Outputs(run, 0).bring(LocalSession(3), final=True)  # type: ignore[arg-type]
+        Outputs(run, 0).bring(FakeMachine(left=3), final=True)
     # Its small file came first, and by itself looks like a checkpoint without an optimizer.
     assert (run.path / "outputs/out/checkpoint-100/trainer_state.json").exists()
     torch.save(1, run.path / "outputs/out/checkpoint-100/model.bin")
     assert steps(run) == []
-    Outputs(run, 0).bring(LocalSession(), final=True)  # type: ignore[arg-type]
+    Outputs(run, 0).bring(FakeMachine(), final=True)
     assert steps(run) == [100]
 
 
@@ -100,8 +100,8 @@ def test_a_copied_file_counts_while_its_machine_has_a_newer_one(run: RunDir) -> 
     for name, value in (("last.pt", 1), ("last.pt", 2)):
         torch.save(value, there(run) / "code" / name)
         if value == 1:
-            Outputs(run, 0).bring(LocalSession(), final=True)  # type: ignore[arg-type]
-    Outputs(run, 0).bring(LocalSession(), final=False)  # type: ignore[arg-type]  # it may be written just now
+            Outputs(run, 0).bring(FakeMachine(), final=True)
+    Outputs(run, 0).bring(FakeMachine(), final=False)  # it may be written just now
     assert [Path(each.path).name for each in saved_by(run)] == ["last.pt"]
     assert torch.load(run.path / "outputs/last.pt", weights_only=True) == 1
 
@@ -110,18 +110,18 @@ def test_what_came_home_is_given_back_in_its_place(run: RunDir) -> None:
     for step in (100, 200):
         save(there(run) / "code/out", step)
     save(there(run) / "ckpt", 50)
-    Outputs(run, 0).bring(LocalSession(), final=True)  # type: ignore[arg-type]
-    assert newest_here(run) == newest_there(LocalSession(), run) == Progress(200)  # type: ignore[arg-type]
+    Outputs(run, 0).bring(FakeMachine(), final=True)
+    assert newest_here(run) == newest_there(FakeMachine(), run) == Progress(200)
     given = checkpoint_to_give(run, task(there(run)))
     assert given is not None
     assert given.target == f"{there(run)}/code/out/checkpoint-200"
     before = contents(there(run) / "code/out")
     (there(run) / "code/out/checkpoint-200/optimizer.pt").write_bytes(b"PK torn")
-    give(LocalSession(), run, given)  # type: ignore[arg-type]
+    give(FakeMachine(), run, given)
     assert contents(there(run) / "code/out") == before
     save(there(run) / "code/out", 300)
     (there(run) / "code/out/checkpoint-200/optimizer.pt").unlink()
-    give(LocalSession(), run, given)  # type: ignore[arg-type]  # it has a newer one
+    give(FakeMachine(), run, given)  # it has a newer one
     assert not (there(run) / "code/out/checkpoint-200/optimizer.pt").exists()
 
 
@@ -132,9 +132,9 @@ def test_a_new_run_is_given_another_s_in_a_folder_of_its_own(run: RunDir, tmp_pa
     assert asked.resume == f"{there(run)}/given/checkpoint-700"
     given = checkpoint_to_give(run, asked)
     assert given is not None
-    give(LocalSession(), run, given)  # type: ignore[arg-type]
+    give(FakeMachine(), run, given)
     assert contents(Path(asked.resume)) == contents(source)
-    give(LocalSession(2), run, given)  # type: ignore[arg-type]  # it is there
+    give(FakeMachine(left=2), run, given)  # it is there
 
 
 def test_a_file_is_given_as_one(run: RunDir, tmp_path: Path) -> None:
@@ -145,14 +145,14 @@ def test_a_file_is_given_as_one(run: RunDir, tmp_path: Path) -> None:
     (asked,) = with_given_checkpoint((task(there(run), str(source)),))
     given = checkpoint_to_give(run, asked)
     assert given is not None
-    give(LocalSession(), run, given)  # type: ignore[arg-type]
+    give(FakeMachine(), run, given)
     assert contents(there(run) / "given") == {"last.ckpt": source.read_bytes()}
 
 
 def test_a_pull_says_where_it_is_and_a_page_lists_it(run: RunDir, tmp_path: Path) -> None:
     for step in (100, 200):
         save(there(run) / "code/out", step)
-    Outputs(run, 0).bring(LocalSession(), final=True)  # type: ignore[arg-type]
+    Outputs(run, 0).bring(FakeMachine(), final=True)
     pulled = pull(run, tmp_path / "pulled", "best")
     assert pulled.step == 200
     assert pulled.choice == "hf outputs/out/checkpoint-200 (eval_loss 0.005 is the smallest of 2)"
@@ -165,7 +165,7 @@ def test_a_pull_says_where_it_is_and_a_page_lists_it(run: RunDir, tmp_path: Path
 
 def test_the_job_says_which_count(run: RunDir) -> None:
     save(there(run) / "code/out", 100)
-    Outputs(run, 0).bring(LocalSession(), final=True)  # type: ignore[arg-type]
+    Outputs(run, 0).bring(FakeMachine(), final=True)
     plan(run, checkpoint_format="lightning")
     assert steps(run) == []
     plan(run, checkpoint_format="hf", checkpoint_glob="out/checkpoint-1*")
@@ -179,7 +179,7 @@ def test_the_job_says_which_count(run: RunDir) -> None:
 def test_resume_names_a_run_and_a_step(run: RunDir, tmp_path: Path, asked: str, step: int | str) -> None:
     for each in (100, 200):
         save(there(run) / "code/out", each)
-    Outputs(run, 0).bring(LocalSession(), final=True)  # type: ignore[arg-type]
+    Outputs(run, 0).bring(FakeMachine(), final=True)
     (tmp_path / "job.yaml").write_text("command: ['true']\n")
     request = Request(str(tmp_path / "job.yaml"), "local", resume=asked)
     if isinstance(step, str):

@@ -15,7 +15,7 @@ from orchestrator.backends.mirror.growing import WRITING, Copy
 from orchestrator.errors import BackendError
 from orchestrator.node.server.files import _news
 from orchestrator.runs.store import RunDir
-from tests.unit.backends.mirror.session import LocalSession
+from tests.machines import FakeMachine
 
 
 def copy_of(tmp_path: Path, ranks: list[int] | None = None) -> tuple[Path, Copy]:
@@ -27,7 +27,7 @@ def copy_of(tmp_path: Path, ranks: list[int] | None = None) -> tuple[Path, Copy]
 
 
 def look(copy: Copy) -> None:
-    while copy.update(LocalSession(), 0.0):  # type: ignore[arg-type]
+    while copy.update(FakeMachine(), 0.0):
         pass
 
 
@@ -130,7 +130,7 @@ def test_results_of_every_rank_come_whole_however_large(tmp_path: Path) -> None:
     (folder / "result_1.pt").write_bytes(large)
     (folder / ".result_2.pt.partial").write_bytes(b"half")
     (remote / "nodes/0/events.jsonl").write_text('{"kind": "exit"}\n')
-    copy.update(LocalSession(), 0.0)  # type: ignore[arg-type]
+    copy.update(FakeMachine(), 0.0)
     own = copy.run.path / "nodes/0/attempt_0"
     assert 0 < (own / "result_1.pt").stat().st_size < len(large)
     copy = copy_of(tmp_path, [0])[1]  # the supervisor was started anew
@@ -154,15 +154,10 @@ def test_a_node_can_not_write_elsewhere(tmp_path: Path, name: str) -> None:
         copy._inside(name)
 
 
-class Told(LocalSession):
-    """A machine that answers a look with this."""
-
-    def __init__(self, data: bytes = b"", **reply: Any) -> None:
-        super().__init__()
-        self.reply = {"files": [], "alive": True, "steps": [], "more": False, **reply}, data
-
-    def call(self, do: str, payload: bytes = b"", *, timeout: float | None = None, **values: Any) -> Any:
-        return self.reply
+def told(data: bytes = b"", **reply: Any) -> FakeMachine:
+    """Return a machine that answers a look with this."""
+    answer = {"files": [], "alive": True, "steps": [], "more": False, **reply}
+    return FakeMachine(answers={"poll_changes": (answer, data)})
 
 
 @pytest.mark.parametrize(
@@ -179,7 +174,7 @@ def test_a_piece_that_is_not_the_nodes_own_or_not_there_is_an_error_that_names_t
 ) -> None:
     _, copy = copy_of(tmp_path)
     with pytest.raises(BackendError, match=r"^n1: "):
-        copy.update(Told(b"x", files=[piece]), 0.0)  # type: ignore[arg-type]
+        copy.update(told(b"x", files=[piece]), 0.0)
 
 
 def test_results_are_taken_from_node_0_alone(tmp_path: Path) -> None:
@@ -187,15 +182,15 @@ def test_results_are_taken_from_node_0_alone(tmp_path: Path) -> None:
     for name in ("metrics.jsonl", "result.json", "rank0.done", "slurm/agent.1.0.0.log"):
         piece = [name, 1, 0, "", False]
         with pytest.raises(BackendError, match="n1: node 1 sent a file name that a node may not use"):
-            copies[1].update(Told(b"1", files=[piece]), 0.0)  # type: ignore[arg-type]
+            copies[1].update(told(b"1", files=[piece]), 0.0)
         assert not (tmp_path / name).exists()
-        copies[0].update(Told(b"0", files=[piece]), 0.0)  # type: ignore[arg-type]
+        copies[0].update(told(b"0", files=[piece]), 0.0)
         assert (tmp_path / name).read_bytes() == b"0"
 
 
 def test_a_checkpoint_of_another_name_is_none(tmp_path: Path) -> None:
     _, copy = copy_of(tmp_path)
-    copy.update(Told(steps=["../evil", "step_00000007", "step_x"]), 0.0)  # type: ignore[arg-type]
+    copy.update(told(steps=["../evil", "step_00000007", "step_x"]), 0.0)
     assert copy.steps == ["step_00000007"]
 
 
@@ -203,25 +198,25 @@ def test_a_disk_here_without_room_is_an_error_and_not_the_nodes_end(tmp_path: Pa
     _, copy = copy_of(tmp_path)
     (copy.run.path / "nodes").write_text("in the way")
     with pytest.raises(BackendError, match=r"Not a directory|File exists"):
-        copy.update(Told(b"x", files=[["nodes/0/agent.log", 1, 0, "", False]]), 0.0)  # type: ignore[arg-type]
+        copy.update(told(b"x", files=[["nodes/0/agent.log", 1, 0, "", False]]), 0.0)
 
 
 def test_a_disk_here_that_takes_no_lock_is_an_error_that_names_it(tmp_path: Path) -> None:
     _, copy = copy_of(tmp_path)
     (copy.run.path / WRITING).mkdir()
     with pytest.raises(BackendError, match=rf"{WRITING}: Is a directory"):
-        copy.update(Told(), 0.0)  # type: ignore[arg-type]
+        copy.update(told(), 0.0)
 
 
-class Meanwhile(LocalSession):
+class Meanwhile(FakeMachine):
     """Answers once another process has brought the same, and what was written after the answer."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         super().__init__()
         self.acts = [act]
 
-    def call(self, do: str, payload: bytes = b"", *, timeout: float | None = None, **values: Any) -> Any:
-        answer = super().call(do, payload, timeout=timeout, **values)
+    def carry_out(self, verb: str, payload: bytes, values: dict[str, Any]) -> Any:
+        answer = super().carry_out(verb, payload, values)
         while self.acts:
             self.acts.pop()()
         return answer
@@ -237,7 +232,7 @@ def test_what_another_process_has_brought_meanwhile_stays(tmp_path: Path) -> Non
         log.write_bytes(b"one\ntwo\n")
         look(copy_of(tmp_path)[1])
 
-    copy.update(Meanwhile(another), 0.0)  # type: ignore[arg-type]
+    copy.update(Meanwhile(another), 0.0)
     assert own.read_bytes() == b"one\ntwo\n"
     look(copy)
     assert own.read_bytes() == b"one\ntwo\n"
@@ -252,7 +247,7 @@ def test_a_log_that_another_process_has_rotated_here_meanwhile_stays_as_it_is(tm
     os.replace(log, f"{log}.1")
     log.touch()
     other = copy_of(tmp_path)[1]
-    copy.update(Meanwhile(lambda: look(other)), 0.0)  # type: ignore[arg-type]
+    copy.update(Meanwhile(lambda: look(other)), 0.0)
     look(copy)
     own = copy.run.path / "nodes/0/attempt_0"
     assert (own / "rank_0.log.1").read_bytes() == b"one\ntwo\n"

@@ -23,17 +23,8 @@ from orchestrator.runs.files.checkpoints import not_here
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
 from tests.machines import FakeMachine
-from tests.unit.backends.mirror.session import LocalSession
 
 LARGE = os.urandom(3 << 20)
-
-
-class Machine(LocalSession):
-    """A machine with a folder of its own, whose name is the run's workdir there."""
-
-    def __init__(self, name: str, calls: int | None = None) -> None:
-        super().__init__(calls)
-        self.name = name
 
 
 @pytest.fixture
@@ -68,7 +59,7 @@ def here(run: RunDir) -> dict[str, bytes]:
 
 
 def bring(run: RunDir, *, final: bool = True, name: str = "n1", calls: int | None = None) -> Left:
-    return Outputs(run, 0).bring(Machine(name, calls), final=final)  # type: ignore[arg-type]
+    return Outputs(run, 0).bring(FakeMachine(name, left=calls), final=final)
 
 
 def test_small_and_large_files_come_private_with_their_bit_and_time(run: RunDir) -> None:
@@ -84,7 +75,7 @@ def test_small_and_large_files_come_private_with_their_bit_and_time(run: RunDir)
 
 
 def test_while_it_goes_on_only_what_was_seen_twice_comes(run: RunDir) -> None:
-    follower, machine = Outputs(run, 0), Machine("n1")
+    follower, machine = Outputs(run, 0), FakeMachine("n1")
     write(run, "model", b"w")
     follower.bring(machine, final=False)
     assert here(run) == {}
@@ -100,7 +91,7 @@ def test_a_file_that_changes_from_look_to_look_is_copied_between_two_changes(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "PATIENCE", 0.0)
-    follower, machine = Outputs(run, 0), Machine("n1")
+    follower, machine = Outputs(run, 0), FakeMachine("n1")
     now = time.time_ns()
     for number in range(4):
         ages = {"last.pt": 2.0, "busy.pt": 0.0, "g_00000005": 0.0, "checkpoint-5/a.bin": 2.0, "large.pt": 2.0}
@@ -128,7 +119,7 @@ def test_a_file_that_changes_while_it_is_copied_does_not_come(run: RunDir) -> No
 
     follower = Outputs(run, 0)
     for _ in range(4):
-        follower.bring(Changing(overwrite), final=False)  # type: ignore[arg-type]
+        follower.bring(Changing(overwrite), final=False)
         overwrite(99)
     assert here(run) == {}
 
@@ -170,7 +161,7 @@ def test_a_copy_that_broke_off_goes_on(run: RunDir) -> None:
         bring(run, calls=3)  # the listing, and two pieces
     partial = next((run.path / "outputs").glob(".model.pt.*.partial"))
     assert partial.read_bytes() == LARGE[: 2 << 20]
-    calls = Machine("n1", 10)
+    calls = FakeMachine("n1", left=10)
     assert Outputs(run, 0).bring(calls, final=True) == Left()  # type: ignore[arg-type]
     assert calls.left == 10 - 3  # the listing, the last piece, and the comparison of the whole
     assert here(run) == {"model.pt": LARGE}
@@ -199,18 +190,18 @@ def test_a_copy_that_fills_the_disk_here_gives_its_room_back(run: RunDir) -> Non
     assert here(run) == {}
 
 
-class Changing(Machine):
+class Changing(FakeMachine):
     """A machine on which something happens before each piece of a file is read there."""
 
     def __init__(self, change: Callable[[int], None]) -> None:
         super().__init__("n1")
         self.change, self.pieces = change, 0
 
-    def ask(self, do: str, payload: bytes = b"", **values: Any) -> Any:
-        if do != "list_outputs":
+    def carry_out(self, verb: str, payload: bytes, values: dict[str, Any]) -> Any:
+        if verb != "list_outputs":
             self.pieces += 1
             self.change(self.pieces)
-        return super().ask(do, payload, **values)
+        return super().carry_out(verb, payload, values)
 
 
 def test_a_file_that_grows_while_it_is_copied_comes_as_it_is_in_the_end(run: RunDir) -> None:
@@ -221,7 +212,7 @@ def test_a_file_that_grows_while_it_is_copied_comes_as_it_is_in_the_end(run: Run
             with open(path, "ab") as file:
                 file.write(b"more")
 
-    assert Outputs(run, 0).bring(Changing(grow), final=True) == Left()  # type: ignore[arg-type]
+    assert Outputs(run, 0).bring(Changing(grow), final=True) == Left()
     assert here(run) == {"model.pt": LARGE + b"more"}
 
 
@@ -231,7 +222,7 @@ def test_a_file_that_never_stands_still_stays_there_and_is_named(run: RunDir) ->
     def change(piece: int) -> None:
         path.write_bytes(b"x" * (piece + 1))
 
-    left = Outputs(run, 0).bring(Changing(change), final=True)  # type: ignore[arg-type]
+    left = Outputs(run, 0).bring(Changing(change), final=True)
     assert (left.files, left.reason) == (1, "changed while they were copied: log")
 
 
@@ -242,7 +233,7 @@ def test_a_file_that_is_renamed_while_it_is_copied_comes_under_its_new_name(run:
         if piece == 2:
             path.rename(path.with_name("model.pt"))
 
-    assert Outputs(run, 0).bring(Changing(rename), final=True) == Left()  # type: ignore[arg-type]
+    assert Outputs(run, 0).bring(Changing(rename), final=True) == Left()
     assert here(run) == {"model.pt": LARGE}
 
 
@@ -250,7 +241,7 @@ def test_nothing_is_copied_twice(run: RunDir) -> None:
     write(run, "a", b"1")
     write(run, "model.pt", LARGE)
     bring(run)
-    again = Machine("n1", 10)
+    again = FakeMachine("n1", left=10)
     Outputs(run, 0).bring(again, final=True)  # type: ignore[arg-type]
     assert again.left == 9  # the listing
 
@@ -270,7 +261,7 @@ def test_over_the_limit_the_rest_is_said_and_kept_and_comes_when_asked_for(run: 
     write(run, "checkpoint-1/w", b"1" * 60)
     write(run, "checkpoint-2/w", b"2" * 60)
     write(run, "log", b"3")
-    source = Source("n1", (0,), lambda: Machine("n1"))  # type: ignore[arg-type,return-value]
+    source = Source("n1", (0,), lambda: FakeMachine("n1"))
     finish(run, [source])
     run.write("verdict.json", {"outcome": "succeeded"})
     assert set(here(run)) == {"checkpoint-2/w", "log"}
@@ -340,7 +331,7 @@ def test_a_run_whose_machine_answers_nonsense_ends_all_the_same(run: RunDir, mon
     honest = outputs.list_outputs
     monkeypatch.setattr(outputs, "list_outputs", lambda *args: (honest(*args)[0], b"[" * 200_000))
     write(run, "a", b"1")
-    finish(run, [Source("n1", (0,), lambda: Machine("n1"))])  # type: ignore[arg-type,return-value]
+    finish(run, [Source("n1", (0,), lambda: FakeMachine("n1"))])
     (left,) = left_outputs(run.events())
     assert (left.node, left.host) == (0, "n1")
     assert "n1: its answer to the request list_outputs can't be read: the JSON is nested too deeply" in left.reason
@@ -360,7 +351,7 @@ def test_a_folder_that_becomes_a_link_after_it_was_listed_gives_nobody_elses_fil
             os.rename(folder, folder.with_name("before"))
             folder.symlink_to(private)
 
-    Outputs(run, 0).bring(Changing(swap), final=True)  # type: ignore[arg-type]
+    Outputs(run, 0).bring(Changing(swap), final=True)
     assert (there(run) / "code/folder").is_symlink()
     assert not any(b"SECRET" in data or data == (private / "large").read_bytes() for data in here(run).values())
 
@@ -395,7 +386,7 @@ def test_of_another_node_only_what_differs_comes_and_apart(run: RunDir) -> None:
     write(run, "rank", b"0")
     bring(run)
     write(run, "rank", b"1")
-    Outputs(run, 1).bring(Machine("n2"), final=True)  # type: ignore[arg-type]
+    Outputs(run, 1).bring(FakeMachine("n2"), final=True)
     assert here(run) == {"config": b"same", "rank": b"0", "node_1/rank": b"1"}
 
 

@@ -23,9 +23,9 @@ from orchestrator.backends.mirror.watching import (
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.rpc import Session
+from orchestrator.transport.machine import Machine
+from tests.machines import FakeMachine
 from tests.patience import PATIENCE
-from tests.unit.backends.mirror.session import LocalSession
 
 
 @pytest.fixture
@@ -49,15 +49,15 @@ def told_to_go(run: RunDir, *nproc: int) -> None:
         file.write(json.dumps(told) + "\n")
 
 
-def here() -> Session:
-    return LocalSession()  # type: ignore[return-value]
+def here() -> Machine:
+    return FakeMachine()
 
 
-def out_of_reach() -> Session:
+def out_of_reach() -> Machine:
     raise BackendError("n2: no route", transient=True)
 
 
-def machine(name: str, *nodes: int, session: Callable[[], Session] = here, is_vital: bool = False) -> Source:
+def machine(name: str, *nodes: int, session: Callable[[], Machine] = here, is_vital: bool = False) -> Source:
     return Source(name, nodes, session, is_vital)
 
 
@@ -111,7 +111,7 @@ def test_only_machines_that_have_chosen_logs_are_asked_and_after_a_restart_other
     monkeypatch.setattr(mirror, "POLL_SECONDS", 0.01)
     asked, came = list[str](), threading.Semaphore(0)
 
-    def session(name: str) -> Session:
+    def session(name: str) -> Machine:
         if name not in asked:
             asked.append(name)
             came.release()
@@ -167,8 +167,8 @@ def test_nobody_waits_for_who_looks_at_another_log(run: RunDir) -> None:
         assert (run.node(0) / "attempt_0/rank_0.log").exists()
 
 
-class Machine(Follower):
-    """Out of reach for so many looks; then it has one checkpoint, and the watching ends."""
+class Returning(Follower):
+    """Follows a machine that is out of reach for so many looks; then it has one checkpoint, and the watching ends."""
 
     def __init__(self, losses: int) -> None:
         self.left, self.watcher, self.lost = losses, list[RunWatcher](), list[str]()
@@ -188,7 +188,7 @@ class Machine(Follower):
 
 
 def test_a_machine_out_of_reach_is_looked_at_again_until_it_answers(run: RunDir, monkeypatch) -> None:
-    watcher, pauses, follower = RunWatcher(run, [], list), [], Machine(3)
+    watcher, pauses, follower = RunWatcher(run, [], list), [], Returning(3)
     follower.watcher.append(watcher)
     monkeypatch.setattr(watcher, "rest", lambda _, seconds: pauses.append(seconds))
     watcher.follow(follower)
@@ -202,7 +202,7 @@ def test_a_machine_out_of_reach_is_looked_at_again_until_it_answers(run: RunDir,
 def test_the_run_is_looked_at_again_where_a_look_has_brought_news(run: RunDir, is_news: bool) -> None:
     watcher = RunWatcher(run, [], list)
 
-    class Quiet(Machine):
+    class Quiet(Returning):
         def update(self) -> Update:
             watcher.ended.set()
             return Update(is_news=is_news)
@@ -212,7 +212,7 @@ def test_the_run_is_looked_at_again_where_a_look_has_brought_news(run: RunDir, i
     watcher.stop()
 
 
-class Odd(Machine):
+class Odd(Returning):
     """What goes wrong is of no kind that anybody thought of, and can't even be recorded at first."""
 
     def update(self) -> Update:

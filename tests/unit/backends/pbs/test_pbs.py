@@ -16,7 +16,7 @@ from orchestrator.backends.pbs.scheduler import CANCEL_WAITING, MINE, REFUSALS, 
 from orchestrator.runs.store import create_run
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
-from orchestrator.specs.plan import LaunchPlan, Place, plan
+from orchestrator.specs.plan import LaunchPlan, RunPaths, plan
 from tests.machines import FakeMachine, Said
 from tests.profiles import valid_profile
 
@@ -89,8 +89,8 @@ def test_what_a_job_used() -> None:
 def launch(job: dict[str, Any] | None = None, folder: str = "/r", **profile: Any) -> LaunchPlan:
     asked = valid(Job, {"name": "j", "script": "train.py", **(job or {})})
     where = valid_profile({"name": "p", "kind": "pbs", "nodes": 3, **profile})
-    place = Place(f"{folder}/j-abc234", "/c", "/in", "/env/bin/python", "/env/python")
-    return plan(asked, where, "j-abc234", place)
+    paths = RunPaths(f"{folder}/j-abc234", "/c", "/in", "/env/bin/python", "/env/python")
+    return plan(asked, where, "j-abc234", paths)
 
 
 def test_profile_and_job_reach_qsub() -> None:
@@ -153,13 +153,13 @@ class Server:
 
 def test_a_job_is_queued_waits_is_deleted_and_has_ended(tmp_path: Path) -> None:
     server = Server(tmp_path)
-    server.backend.submit(server.plan, server.plan.tasks, server.run)
+    server.backend.submit([server.plan], [server.plan.tasks], [server.run])
     assert server.run.read("handle.json") == {"state": "submitted", "job": "17"}
     assert "qselect" in MINE
     server.site.queue(fresh=True)
     waiting = server.backend.scheduler_status(server.run)
     assert (waiting.phase, waiting.detail.partition(":")[0]) == ("waiting", "PBS job 17 pending")
-    server.backend.cancel(server.run)
+    server.backend.cancel([server.run])
     assert ["qdel", "17"] in server.ran
     ended = server.backend.scheduler_status(server.run)
     assert (ended.phase, ended.outcome) == ("ended", "cancelled")
@@ -167,7 +167,7 @@ def test_a_job_is_queued_waits_is_deleted_and_has_ended(tmp_path: Path) -> None:
 
 def test_a_job_that_pbs_has_forgotten_is_lost(tmp_path: Path) -> None:
     server = Server(tmp_path)
-    server.backend.submit(server.plan, server.plan.tasks, server.run)
+    server.backend.submit([server.plan], [server.plan.tasks], [server.run])
     server.jobs = ""
     server.site.queue(fresh=True)
     lost = server.backend.scheduler_status(server.run)

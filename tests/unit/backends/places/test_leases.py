@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.agents.start import Start
+from orchestrator.backends.places.waiting import Waiting
 from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
-from tests.machines import FakeMachine, FakePool
+from tests.machines import FakeMachine, FakePool, Health
 
 NOW = 1_700_000_000 * 10**9
 
 
-VERBS = ("look_at_queue", "take_ticket", "still_held", "release", "lease")
+VERBS = ("look_at_queue", "take_ticket", "renew_ticket", "drop_ticket", "still_held", "release", "lease")
 
 
 class Machines(FakePool):
@@ -29,7 +30,8 @@ class Machines(FakePool):
     def __init__(self, **busy: int) -> None:
         self.busy, self.held, self.asked, self.cut = busy, dict[str, list[str]](), list[str](), dict[int, str]()
         self.tickets: dict[str, list[dict[str, Any]]] = {name: [] for name in busy}
-        super().__init__(*(FakeMachine(each, {do: partial(self._answer, do, each) for do in VERBS}) for each in busy))
+        self.fakes = {each: FakeMachine(each, {do: partial(self._answer, do, each) for do in VERBS}) for each in busy}
+        super().__init__(*self.fakes.values())
 
     def _answer(self, do: str, name: str, **values: Any) -> dict[str, Any]:
         self.asked.append(f"{do} {name}")
@@ -40,6 +42,11 @@ class Machines(FakePool):
             ticket = {"uid": 1, "user": "alice", "run": values["run_id"], "needs": values["count"]}
             self.tickets[name].append({**ticket, "number": values["number"], "made": NOW, "age": 0.0})
             return {"taken": True}
+        if do == "renew_ticket":
+            return {"renewed": True}
+        if do == "drop_ticket":
+            self.tickets[name].clear()
+            return {"dropped": 1}
         if do == "still_held":
             return {"places": self.held.get(name, [])}
         if do == "release":
@@ -126,6 +133,77 @@ def test_what_is_free_is_left_to_who_was_there_before(tmp_path: Path) -> None:
     assert "number 2 in the queue, after bob (first-abc234)" in (tmp_path / "queue.json").read_text()
     ticket["age"] = 61.0
     assert start(machines, tmp_path) == {0: ["slot-0"]}
+
+
+@pytest.mark.parametrize("health", [Health.HUNG, Health.SLOW, Health.DEAD])
+@pytest.mark.parametrize(("number", "since"), [(0, "look_at_queue"), (0, "lease"), (1, "lease"), (1, "still_held")])
+def test_nothing_is_held_after_a_host_did_not_answer(tmp_path: Path, health: Health, number: int, since: str) -> None:
+    machines = Machines(a=0, b=1 if since == "still_held" else 0)
+    unwell = "a" if since == "still_held" else "b"
+    machines.fakes[unwell].health, machines.fakes[unwell].since = health, since
+    with pytest.raises(BackendError, match=f"^{unwell}: ") as refused:
+        start(machines, tmp_path, number=number)
+    assert refused.value.transient
+    assert machines.held.keys() <= {unwell}  # its server releases them when the connection is closed
+    assert not any(machines.tickets.values())
+    assert not (tmp_path / "queue.json").exists()
+    if since != "look_at_queue":
+        assert ["release" in fake.verbs() for fake in machines.fakes.values()] == [True, True]
+
+
+def waiting(machines: Machines, tmp_path: Path) -> Waiting:
+    """Start a run that must wait for a, which is busy, and return its wait as another process reads it."""
+    with pytest.raises(BackendError):
+        start(machines, tmp_path)
+    names = sorted(machines.busy, reverse=True)
+    (tmp_path / "run.json").write_text(json.dumps({"profile": {"hosts": [{"host": name} for name in names]}}))
+    found = Waiting.recorded(machines, RunDir(tmp_path))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("health", [Health.HUNG, Health.SLOW, Health.DEAD])
+def test_a_run_keeps_its_place_in_the_queue_and_renews_nothing_while_a_host_does_not_answer(
+    tmp_path: Path, health: Health
+) -> None:
+    machines = Machines(a=1, b=0)
+    wait = waiting(machines, tmp_path)
+    for found in machines.tickets.values():
+        found[0]["age"] = 50.0
+    before, machines.fakes["b"].health = json.loads((tmp_path / "queue.json").read_text()), health
+    with pytest.raises(BackendError, match=r"^b: "):
+        wait.join()
+    kept = json.loads((tmp_path / "queue.json").read_text())
+    assert kept["why"].startswith("its turn can't come, its place in the queue is kept: b: ")
+    assert {**kept, "why": ""} == {**before, "why": ""}
+    assert "renew_ticket" not in machines.fakes["a"].verbs()
+    machines.fakes["b"].health, machines.busy["a"] = Health.WELL, 0
+    assert wait.join()
+    assert all("renew_ticket" in fake.verbs() for fake in machines.fakes.values())
+
+
+def test_a_host_with_a_full_disk_is_named_and_holds_nothing(tmp_path: Path) -> None:
+    machines = Machines(a=1, b=0)
+    machines.fakes["b"].health = Health.FULL
+    with pytest.raises(BackendError, match=r"^b: No space left on device$") as refused:
+        start(machines, tmp_path)
+    assert not refused.value.transient
+    assert machines.held == {}
+    waiting(machines, tmp_path).leave()  # whoever ends the run finds the record of its wait
+    assert machines.tickets == {"a": [], "b": []}
+
+
+def test_tickets_are_dropped_on_all_hosts_that_answer(tmp_path: Path) -> None:
+    machines = Machines(a=1, b=0)
+    wait = waiting(machines, tmp_path)
+    machines.fakes["b"].health = Health.HUNG
+    wait.leave()
+    assert {name: len(found) for name, found in machines.tickets.items()} == {"a": 0, "b": 1}
+    assert (tmp_path / "queue.json").exists()  # so that whoever ends the run tries again
+    machines.fakes["b"].health = Health.WELL
+    wait.leave()
+    assert not any(machines.tickets.values())
+    assert not (tmp_path / "queue.json").exists()
 
 
 def test_a_site_without_leases_asks_nobody(tmp_path: Path) -> None:

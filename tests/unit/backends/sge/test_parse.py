@@ -10,7 +10,7 @@ from orchestrator.backends.sge import parse
 from orchestrator.backends.sge.scheduler import REFUSALS, GridEngine, options
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
-from orchestrator.specs.plan import LaunchPlan, Place, plan
+from orchestrator.specs.plan import LaunchPlan, RunPaths, plan
 from tests.profiles import valid_profile
 
 QSTAT = """<?xml version='1.0'?>
@@ -155,7 +155,7 @@ def test_tasks_are_counted_from_0_here_and_from_1_there() -> None:
 def launch(job: dict[str, Any] | None = None, **profile: Any) -> LaunchPlan:
     asked = valid(Job, {"name": "j", "script": "train.py", **(job or {})})
     where = valid_profile({"name": "p", "kind": "sge", "nodes": 3, "pe": "mpi", **profile})
-    return plan(asked, where, "j-abc234", Place("/r/j-abc234", "/c", "/in", "/env/bin/python", "/env/python"))
+    return plan(asked, where, "j-abc234", RunPaths("/r/j-abc234", "/c", "/in", "/env/bin/python", "/env/python"))
 
 
 def test_profile_and_job_reach_qsub() -> None:

@@ -19,7 +19,7 @@ from orchestrator.backends.slurm.script import cores_per_node
 from orchestrator.cli.output import what_is_left
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.looking.state import state_of
-from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.outcome.scheduler import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run, remove_run
 from tests.events import event
 from tests.machines import FakeMachine, Said
@@ -133,17 +133,17 @@ def test_gpus_bring_their_share_of_the_cores_along(
     site.program("scontrol", "PartitionName=main MaxCPUsPerNode=48")
     site.program("sbatch", "sbatch: Job 18 to start at now" if takes else "allocation failure", code=int(not takes))
     plan = launch(job=job, **profile)
-    made = site.backend.completed(plan)
+    made = site.backend.advice.completed(plan)
     assert cores_per_node(made) == cores
     open_still = made == plan and bool(profile) and not job and "cpus_per_gpu" not in profile
     run = create_run(site.bin.parent / "home", "q-abc234", {"kind": "slurm", "profile": made.profile, "job": made.job})
-    assert ("set cpus_per_gpu" in site.backend.unsaid(run)) is open_still is (not takes)
+    assert ("set cpus_per_gpu" in site.backend.advice.unsaid(run)) is open_still is (not takes)
 
 
 def test_a_slurm_that_says_nothing_leaves_the_plan_as_it_is(site: Site) -> None:
     plan = launch(gpus_per_node=4)
     site.program("sinfo", "slurm_load_partitions: Unable to contact slurm controller", code=1)
-    assert site.backend.completed(plan) == plan
+    assert site.backend.advice.completed(plan) == plan
 
 
 def test_a_running_jobs_nodes_live(site: Site) -> None:
@@ -359,7 +359,7 @@ def submitted(site: Site, **profile: Any) -> dict[str, Any]:
     for node in range(3):
         site.run.node(node).mkdir(parents=True, exist_ok=True)
     site.program("srun", "")
-    site.backend.submit(plan, plan.tasks, site.run)
+    site.backend.submit([plan], [plan.tasks], [site.run])
     return site.run.read("handle.json") or {}
 
 
@@ -408,7 +408,7 @@ def test_sbatch_gets_the_profile_and_of_the_shell_only_what_it_leaves_open(
     for word in ("--partition=main", "--account=strange", "--job-name=j-abc234", "--requeue"):
         assert word in words
     assert (
-        site.backend.unsaid(site.run)
+        site.backend.advice.unsaid(site.run)
         == "the profile leaves open what the shell gives: account strange by SBATCH_ACCOUNT"
     )
 
@@ -416,7 +416,7 @@ def test_sbatch_gets_the_profile_and_of_the_shell_only_what_it_leaves_open(
 def test_a_folder_that_sbatch_would_read_as_a_pattern_is_refused(tmp_path: Path) -> None:
     for workdir in ("/shared/a\\b", "/shared/50%"):
         with pytest.raises(UsageError, match="in the path of a log"):
-            here().place(RunDir(tmp_path / "runs" / "r-abc234"), workdir, None)
+            here().paths(RunDir(tmp_path / "runs" / "r-abc234"), workdir, None)
 
 
 def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:
@@ -429,12 +429,12 @@ def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:
 
 def test_the_run_directory_lies_where_the_profile_says(tmp_path: Path) -> None:
     run, backend_for = RunDir(tmp_path / "home" / "runs" / "r-abc234"), here()
-    assert backend_for.place(run, None, None).run_dir == str(run.path)
-    there = backend_for.place(run, "~/orch", None)
+    assert backend_for.paths(run, None, None).run_dir == str(run.path)
+    there = backend_for.paths(run, "~/orch", None)
     assert there.run_dir == str(Path.home() / "orch" / "runs" / "r-abc234")
     assert there.agent_python == sys.executable
     with pytest.raises(UsageError, match="workdir must be an absolute path, and it is 'orch'"):
-        backend_for.place(run, "orch", None)
+        backend_for.paths(run, "orch", None)
 
 
 def test_a_folder_that_can_not_be_looked_at_is_judged_by_the_one_above_it(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from orchestrator.backends.slurm.scheduler import Slurm, through_login
 from orchestrator.errors import UsageError
 from orchestrator.node.server import run_program
 from orchestrator.node.server.request import RefusedError
-from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.outcome.scheduler import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import plan
@@ -55,15 +55,15 @@ def test_a_profile_with_a_login_node_has_a_backend_of_its_own() -> None:
 
 
 def test_its_folder_is_the_login_nodes(run: RunDir) -> None:
-    place = through_login().place(run, None, None)
-    assert (place.run_dir, place.agent_python) == ("~/.orch/runs/r-abc234", "python3")
-    assert through_login().place(run, "/shared/me", "/env/python").agent_python == "/env/python"
+    paths = through_login().paths(run, None, None)
+    assert (paths.run_dir, paths.agent_python) == ("~/.orch/runs/r-abc234", "python3")
+    assert through_login().paths(run, "/shared/me", "/env/python").agent_python == "/env/python"
     with pytest.raises(UsageError, match="workdir must be an absolute path, and it is 'orch'"):
-        through_login().place(run, "orch", None)
+        through_login().paths(run, "orch", None)
 
 
 def test_submitits_side_of_its_task_is_the_archive_that_travels(run: RunDir) -> None:
-    machine = through_login()
+    backend = through_login()
     values = {
         "kind": "slurm",
         "name": "far",
@@ -73,32 +73,32 @@ def test_submitits_side_of_its_task_is_the_archive_that_travels(run: RunDir) -> 
         "python": "/env/python",
     }
     profile = valid_profile(values)
-    launch = plan(Job(name="r", command=("true",)), profile, "r-abc234", machine.place(run, "/w", "/env/python"))
-    line = next(line for line in machine.script(launch).splitlines() if line.startswith("srun"))
+    launch = plan(Job(name="r", command=("true",)), profile, "r-abc234", backend.paths(run, "/w", "/env/python"))
+    line = next(line for line in backend.advice.script(launch).splitlines() if line.startswith("srun"))
     assert line.endswith("/env/python -u /w/runs/r-abc234/submitit.pyz /w/runs/r-abc234/slurm")
 
 
 def test_what_slurm_said_last_is_read_here(run: RunDir) -> None:
-    machine = through_login()
-    assert machine.scheduler_status(run) == SchedulerStatus("none")  # nothing was sent
-    assert machine.look(run).alive == {}
-    assert machine.clean_up(run) == []
+    backend = through_login()
+    assert backend.scheduler_status(run) == SchedulerStatus("none")  # nothing was sent
+    assert backend.look(run).alive == {}
+    assert backend.clean_up(run) == []
     run.write("handle.json", {"state": "submitted", "job": "17"})
     for phase, lives in (("waiting", None), ("active", True), ("unknown", None), ("ended", False)):
         record_status(run, Slurm(), SchedulerStatus(phase, f"it is {phase}"))
-        assert machine.scheduler_status(run) == SchedulerStatus(phase, f"it is {phase}")
-        assert machine.look(run).alive == {0: lives, 1: lives}
+        assert backend.scheduler_status(run) == SchedulerStatus(phase, f"it is {phase}")
+        assert backend.look(run).alive == {0: lives, 1: lives}
 
 
 def test_a_look_from_before_the_submit_counts_for_nothing(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = through_login()
+    backend = through_login()
     run.write("slurm.json", {**vars(SchedulerStatus("none")), "time": 1.0})
     run.write("handle.json", {"state": "intent"})
     asked = SchedulerStatus("waiting", "asked now")
     monkeypatch.setattr("orchestrator.backends.batch.job.scheduler_status", lambda *_: asked)
-    assert machine.scheduler_status(run) == asked
+    assert backend.scheduler_status(run) == asked
     record_status(run, Slurm(), SchedulerStatus("none"))  # and one from after it does
-    assert machine.scheduler_status(run) == SchedulerStatus("none")
+    assert backend.scheduler_status(run) == SchedulerStatus("none")
 
 
 def test_programs_are_run_with_their_input_and_their_answer() -> None:

@@ -18,7 +18,7 @@ from orchestrator.backends.slurm.script import FOLDER, cores_per_node, options_i
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
-from orchestrator.specs.plan import LaunchPlan, Place, plan
+from orchestrator.specs.plan import LaunchPlan, RunPaths, plan
 from tests.profiles import valid_profile
 from tests.unit.cli.test_render_runs import golden
 
@@ -28,7 +28,7 @@ RUN = "/shared/my runs/j-abc234"
 def launch(run_dir: str = RUN, job: dict[str, Any] | None = None, **profile: Any) -> LaunchPlan:
     asked = valid(Job, {"name": "j", "script": "train.py", **(job or {})})
     where = valid_profile({"name": "p", "kind": "slurm", "nodes": 3, "nproc_per_node": 4, **profile})
-    return plan(asked, where, "j-abc234", Place(run_dir, f"{run_dir}/code", "/in", "/env/bin/python", "/env/python"))
+    return plan(asked, where, "j-abc234", RunPaths(run_dir, f"{run_dir}/code", "/in", "/env/bin/python", "/env/python"))
 
 
 def options(script: str) -> dict[str, str]:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from orchestrator.node.agent.channel import Channel
-from orchestrator.node.agent.joining import dial
+from orchestrator.node.agent.joining import dial, introduce
+from orchestrator.node.agent.leader_service import Members
 from orchestrator.node.agent.listener import Listener
-from orchestrator.node.agent.members import Members, introduce
 from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 from orchestrator.protocol.gang import Hello

@@ -65,7 +65,7 @@ def test_a_report_that_can_not_be_understood_is_trouble_and_no_end_of_the_agent(
         agent.ranks.running = {0}
         understood = read_report(report)
         assert understood is not None
-        await agent._receive(understood)
+        await agent._handle_report(understood)
         assert agent.outcome is None
         return agent.untold
 
@@ -85,7 +85,7 @@ def test_the_end_of_a_rank_is_told_whatever_its_files_lead_to(tmp_path: Path, mo
     async def main() -> list[Report]:
         agent = Agent(task_in(tmp_path))
         agent.ranks.running = {0}
-        await agent._receive(RankEnded(0, 0, 3))
+        await agent._handle_report(RankEnded(0, 0, 3))
         return agent.untold
 
     (told,) = asyncio.run(main())

@@ -231,9 +231,9 @@ def test_a_stranger_has_its_time_however_slowly_it_speaks(monkeypatch: pytest.Mo
 
 
 def test_a_member_that_never_says_hello_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.node.agent import members
+    from orchestrator.node.agent import leader_service
 
-    monkeypatch.setattr(members, "HELLO_SECONDS", 0.2)
+    monkeypatch.setattr(leader_service, "HELLO_SECONDS", 0.2)
 
     async def main() -> None:
         async with leader() as heard:

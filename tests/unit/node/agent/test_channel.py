@@ -15,8 +15,7 @@ import pytest
 from orchestrator.node.agent import joining
 from orchestrator.node.agent import tls as agent_tls
 from orchestrator.node.agent.channel import MAX_LINE, Channel, ChannelError, pair
-from orchestrator.node.agent.joining import dial
-from orchestrator.node.agent.members import introduce
+from orchestrator.node.agent.joining import dial, introduce
 from orchestrator.node.system.sockets import ANY_PORT, ANYWHERE, listen, port_of
 from orchestrator.node.system.tcp_peers import listeners
 from orchestrator.protocol.messages import Bye, FindModule, LeaderHeartbeat, Trouble

@@ -1071,7 +1071,7 @@ def test_a_hostile_launcher_s_stacks_end_nothing(ranks: Any) -> None:
     gang.run()
     gang.say(1, "stacks", attempt=gang.leader.attempt, **({} if ranks is None else {"ranks": ranks}), recorders=ranks)
     gang.say(1, "found", attempt=gang.leader.attempt)
-    assert gang.leader.ranks.hang.stacks == {}
+    assert gang.leader.current.hang.stacks == {}
 
 
 def stall(gang: Gang, rank: int, seconds: float, how: dict[str, Any] = OF_A_STEP) -> None:
@@ -1112,7 +1112,7 @@ def test_a_hang_after_a_long_save_is_found_one_limit_later() -> None:
     assert gang.recorded("stall") == []
     gang.pass_time(15)
     assert [(event["rank"], event["full"]) for event in gang.recorded("stall")] == [(2, True)]
-    assert gang.leader.ranks.exits[0].rank == 2
+    assert gang.leader.current.exits[0].rank == 2
     assert len(gang.told("stop")) == 2
 
 
@@ -1130,8 +1130,8 @@ def test_a_rank_that_hangs_in_its_save_is_blamed_after_the_limit_of_saves(knows_
     if knows_stacks:
         stacks(gang, rank0={"state": "D", "in_collective": False, "where": "save"})
     gang.pass_time(15)
-    assert [(each.rank, each.error and each.error.type) for each in gang.leader.ranks.exits] == [(0, "Hang")]
-    assert "in save at step 7 for 1800 s (limit 1800 s)" in str(gang.leader.ranks.exits[0].error)
+    assert [(each.rank, each.error and each.error.type) for each in gang.leader.current.exits] == [(0, "Hang")]
+    assert "in save at step 7 for 1800 s (limit 1800 s)" in str(gang.leader.current.exits[0].error)
 
 
 def test_a_rank_that_hangs_in_a_step_while_another_waits_for_it_in_its_save_is_blamed_in_the_end() -> None:
@@ -1144,7 +1144,7 @@ def test_a_rank_that_hangs_in_a_step_while_another_waits_for_it_in_its_save_is_b
     stall(gang, 0, 1800.5, OF_A_SAVE)
     stacks(gang, rank3={"state": "S", "in_collective": False, "where": "line 4"})
     gang.pass_time(15)
-    assert [each.rank for each in gang.leader.ranks.exits] == [3]
+    assert [each.rank for each in gang.leader.current.exits] == [3]
 
 
 def test_a_node_that_is_through_or_lost_keeps_nobody_from_the_blame() -> None:
@@ -1159,7 +1159,7 @@ def test_a_node_that_is_through_or_lost_keeps_nobody_from_the_blame() -> None:
         gang.pass_time(61)
         stall(gang, 1, 60.5)
         gang.pass_time(15)
-        assert [each.rank for each in gang.leader.ranks.exits if each.hang] == [1], end
+        assert [each.rank for each in gang.leader.current.exits if each.hang] == [1], end
 
 
 def test_a_rank_that_moves_on_before_it_is_blamed_is_not() -> None:

@@ -130,7 +130,7 @@ def test_whatever_leader_and_launcher_send_the_agent_goes_on(
             if from_leader:
                 await agent._obey(line)
             elif (report := read_report(line)) is not None:
-                await agent._receive(report)
+                await agent._handle_report(report)
         await asyncio.gather(*agent.tasks)
         assert agent.outcome is None
         while not agent.inbox.empty():

@@ -89,7 +89,7 @@ def test_the_leader_asks_where_the_ranks_stand_and_records_the_explanation() -> 
     gang.say(0, "stall", attempt=0, rank=0, phase="output", step=0, seconds=1800.0, limit=1800.0, full=True)
     gang.say(0, "stacks", ranks={"0": stack(INIT)})
     gang.pass_time(4)
-    (hung,) = gang.leader.ranks.exits[1:]
+    (hung,) = gang.leader.current.exits[1:]
     assert str(hung.error and hung.error.message).endswith(f"; {told['words']}")
 
 

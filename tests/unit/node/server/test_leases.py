@@ -164,11 +164,11 @@ def test_what_another_user_says_of_a_place_is_not_believed(other_user: Callable[
 
 
 def test_where_the_kernel_does_not_tell_the_run_is_named_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> Iterator[bytes]:
+    def refuse(question: bytes, flags: int) -> Iterator[bytes]:
         raise FileNotFoundError(2, "sock_diag")
 
     assert ask("mine", 2)[0] == ["slot-0", "slot-1"]
-    monkeypatch.setattr(abstract_sockets, "_ask_kernel", refuse)
+    monkeypatch.setattr(abstract_sockets, "ask_kernel", refuse)
     assert [holder and (holder["uid"], holder["run"]) for holder in shown().values()] == [
         (None, "mine"), (None, "mine"), None
     ]  # fmt: skip

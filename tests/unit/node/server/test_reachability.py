@@ -54,15 +54,15 @@ def test_nobody_else_listens_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_answers_otherwise_or_only_to_a_few_bytes_is_named(
     monkeypatch: pytest.MonkeyPatch, said: bytes, problem: str
 ) -> None:
-    greets = reachability._is_greeted
+    receive = reachability._received
 
-    def is_greeted(peer: socket.socket) -> bool:
-        found = greets(peer)
+    def received(peer: socket.socket, count: int) -> bytes:
+        found = receive(peer, count)
         peer.settimeout(0.5)  # what comes after it is waited for in vain
         return found
 
     monkeypatch.setattr(reachability, "PROBE_SECONDS", 30.0 if said else 0.5)
-    monkeypatch.setattr(reachability, "_is_greeted", is_greeted)
+    monkeypatch.setattr(reachability, "_received", received)
     with socket.create_server((HERE, 0)) as server:
         kept = []
 

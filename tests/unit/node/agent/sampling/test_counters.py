@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from orchestrator.node.agent.sampling.counters import MachineReader, cpu_seconds, memory_of, usage_of
+from orchestrator.node.agent.sampling.counters import CounterReader, cpu_seconds, memory_of, usage_of
 from orchestrator.node.agent.sampling.trees import on_host, trees_below
 
 TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
@@ -50,27 +50,27 @@ def machine(root: Path, *, cards: tuple[str, ...] = ("eth0",)) -> Path:
 
 
 def test_a_machines_counters_count_nothing_twice(tmp_path: Path) -> None:
-    found = MachineReader(str(machine(tmp_path))).read()
+    found = CounterReader(str(machine(tmp_path))).read()
     assert found.cpu == 3.0
     assert (found.read, found.written) == (100 * 512, 200 * 512)
     assert (found.received, found.sent) == (1000 + 4 * 25, 2000 + 4 * 50)
 
 
 def test_where_no_card_is_real_all_but_loopback_count(tmp_path: Path) -> None:
-    found = MachineReader(str(machine(tmp_path, cards=()))).read()
+    found = CounterReader(str(machine(tmp_path, cards=()))).read()
     assert found.received == 1000 + 4 * 25  # docker0 alone is there
 
 
 def test_the_cgroups_memory_counts_where_it_is_fuller_than_the_machine(tmp_path: Path) -> None:
     root = machine(tmp_path)
-    assert MachineReader(str(root)).read().memory_total == 200 << 10
+    assert CounterReader(str(root)).read().memory_total == 200 << 10
     (root / "sys/fs/cgroup/job/memory.stat").write_text(f"anon 1\ninactive_file {100 << 10}\n")
-    found = MachineReader(str(root)).read()
+    found = CounterReader(str(root)).read()
     assert (found.memory, found.memory_total) == (600 << 10, 1000 << 10)
 
 
 def test_files_that_are_missing_or_say_something_else_are_no_error(tmp_path: Path) -> None:
-    assert MachineReader(str(tmp_path)).read().cpu == 0.0
+    assert CounterReader(str(tmp_path)).read().cpu == 0.0
     assert cpu_seconds(b"intr 1\n") == 0.0
     assert memory_of(b"MemTotal: what\n") == (0.0, 0.0)
 

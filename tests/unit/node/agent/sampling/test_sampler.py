@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.node.agent.sampling.counters import Machine, Usage
+from orchestrator.node.agent.sampling.counters import Counters, Usage
 from orchestrator.node.agent.sampling.gpus import chosen
 from orchestrator.node.agent.sampling.idle import IdleWatch
 from orchestrator.node.agent.sampling.ring_file import SampleFile
@@ -25,7 +25,7 @@ from orchestrator.runs.store import RunDir
 from tests import nvml
 from tests.patience import PATIENCE
 
-START = Machine(10.0, 100.0, 1000.0, 5000.0, 0.0, 0.0, 0.0)
+START = Counters(10.0, 100.0, 1000.0, 5000.0, 0.0, 0.0, 0.0)
 
 
 class Counters:
@@ -36,7 +36,7 @@ class Counters:
         self.gpus: tuple[GpuSample, ...] = ()
         self.sampler = Sampler(self, 4, lambda: self.gpus, self.processes.get)  # type: ignore[arg-type]
 
-    def read(self) -> Machine:
+    def read(self) -> Counters:
         return self.machine
 
     def take(self, now: float, *pids: int, waited: float | None = None) -> Sample | None:

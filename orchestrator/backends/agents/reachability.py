@@ -1,7 +1,5 @@
 """Finds, before a new start, the machines that can't connect to the others. The ranks would wait for these machines
 forever.
-
-A way is a network connection from one machine to another.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from orchestrator.protocol.gang import gang_ports
 from orchestrator.specs.plan import port_range
 from orchestrator.transport.machine import Machines
 
-Ways = dict[tuple[int, int], str]  # (from, to) -> why no connection can be made
+Broken = dict[tuple[int, int], str]  # (from, to) -> why no connection can be made
 
 
 def cut_off(
@@ -35,7 +33,7 @@ def cut_off(
     if broken and (others := dict(enumerate(witnesses, max(hosts) + 1))):
         all_hosts = {**hosts, **others}
         broken = _broken(pool, settings, all_hosts)
-    words = {number: f"{_in_words(number, way, all_hosts)}: {broken[way]}" for number, way in blamed(broken).items()}
+    words = {number: f"{_in_words(number, pair, all_hosts)}: {broken[pair]}" for number, pair in blamed(broken).items()}
     return {
         number: BackendError(f"{hosts[number].name}: {problem}", transient=True)
         for number, problem in words.items()
@@ -43,8 +41,8 @@ def cut_off(
     }
 
 
-def _broken(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host]) -> Ways:
-    return try_ways(pool, settings, hosts).broken if len(hosts) > 1 else {}
+def _broken(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host]) -> Broken:
+    return try_connections(pool, settings, hosts).broken if len(hosts) > 1 else {}
 
 
 def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
@@ -56,11 +54,11 @@ def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
     """
     left, found = sorted(broken), dict[int, tuple[int, int]]()
     while left:
-        counts = Counter(number for way in left for number in way)
+        counts = Counter(number for pair in left for number in pair)
         worst = max(counts, key=lambda number: (counts[number], number))
-        of_it = [way for way in left if worst in way]
-        found[worst] = next((way for way in of_it if way[0] == worst), of_it[0])
-        left = [way for way in left if worst not in way]
+        of_it = [pair for pair in left if worst in pair]
+        found[worst] = next((pair for pair in of_it if pair[0] == worst), of_it[0])
+        left = [pair for pair in left if worst not in pair]
     return found
 
 
@@ -73,14 +71,14 @@ class Tried:
     failed: Mapping[int, BackendError]  # machines that could not try, and the first machine if it could not listen
 
     @property
-    def broken(self) -> Ways:
+    def broken(self) -> Broken:
         """Return the pairs of machines whose connection failed, with the reason for each."""
-        between = ((way, answer) for way, answer in self.answers.items() if way[0] != way[1])
-        lost = {way: answer for way, answer in between if answer["addr"] is None}
-        return {way: "; ".join(answer["problems"]) for way, answer in lost.items()}
+        between = ((pair, answer) for pair, answer in self.answers.items() if pair[0] != pair[1])
+        lost = {pair: answer for pair, answer in between if answer["addr"] is None}
+        return {pair: "; ".join(answer["problems"]) for pair, answer in lost.items()}
 
 
-def try_ways(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host]) -> Tried:
+def try_connections(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host]) -> Tried:
     """Try the connections that the ranks need: from each machine to the first machine and to the next.
 
     The first machine also tries to reach itself. A machine that is unreachable from this machine has no answer.
@@ -109,6 +107,6 @@ def try_ways(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host]
     return Tried({number: port for number, (_, port) in listening.items()}, answers, {**lost, **silent})
 
 
-def _in_words(number: int, way: tuple[int, int], hosts: Mapping[int, Host]) -> str:
-    start, end = way
+def _in_words(number: int, pair: tuple[int, int], hosts: Mapping[int, Host]) -> str:
+    start, end = pair
     return f"it can't reach {hosts[end].name}" if number == start else f"{hosts[start].name} can't reach it"
