@@ -30,10 +30,10 @@ def partial_of(target: _Path, version: str) -> str:
     """Return the partial name under which this version of the file is received. A name that is too long is replaced
     by its hash.
     """
-    folder, name = os.path.split(target)
-    if len(os.fsencode(name)) > LONGEST_NAME:
+    folder, slash, name = os.fspath(target).rpartition("/")
+    if len(name) * 4 > LONGEST_NAME and len(os.fsencode(name)) > LONGEST_NAME:  # a character has four bytes at most
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
-    return os.path.join(folder, f".{name}.{version[:40]}.partial")
+    return f"{folder}{slash}.{name}.{version[:40]}.partial"
 
 
 def stem_of(partial: str) -> str:
@@ -79,7 +79,7 @@ class Arriving:
             self.file.truncate(self.size)
 
     def _open(self, mode: int) -> FileIO:
-        return open(open_own(self.partial, os.O_RDWR | os.O_CREAT, mode), "r+b", buffering=0)
+        return FileIO(open_own(self.partial, os.O_RDWR | os.O_CREAT, mode), "r+")
 
     def _locked(self, mode: int) -> FileIO:
         while True:

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from orchestrator.backends.mirror.policy import Policy
@@ -25,8 +24,7 @@ NONSENSE: Final = "it sends other files than those that were requested"
 ROOM: Final = 1 << 20  # bytes by which a file may be larger than it was when it was listed
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A file to fetch: its `path` in the folder `below` on a machine, and its path `target` on this machine. In the
     folder `below`, no symbolic link is followed.
     """
@@ -46,8 +44,7 @@ class Wanted:
         return self.checksum.hex[:16] if self.checksum else f"{self.size}-{self.mtime_ns}"
 
 
-@dataclass(frozen=True)
-class Landed:
+class Landed(NamedTuple):
     """The result for one file: its hash, size and time if it was fetched or was already on this machine. If it could
     not be written, `problem` is the error. `is_continued`: an interrupted copy had left its first bytes.
 
