@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 
 from orchestrator.node.launcher.stacks import Frame, Thread
+from orchestrator.node.system.kernel_files import read_text
 from orchestrator.node.system.private import user_in_words
 from orchestrator.node.system.processes import owner_of, status_of
 from orchestrator.protocol.json_text import parse_json
@@ -53,11 +53,10 @@ def _program(pid: int) -> str | None:
     """Return the path of py-spy. It is searched next to the process's interpreter, on PATH and in ~/.local/bin. Return
     None if it is missing.
     """
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        python = os.fsdecode(file.read().split(b"\0")[0])
-        beside = f"{os.path.dirname(python)}/py-spy"
-        if python.startswith("/") and os.access(beside, os.X_OK):
-            return beside
+    python = read_text(f"/proc/{pid}/cmdline").partition("\0")[0]
+    beside = f"{os.path.dirname(python)}/py-spy"
+    if python.startswith("/") and os.access(beside, os.X_OK):
+        return beside
     return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.expanduser("~/.local/bin"))
 
 
@@ -73,9 +72,7 @@ def _why_refused(pid: int) -> str:
     owner = owner_of(pid)
     if owner is None:
         return "it has just ended"
-    scope = "0"
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
-        scope = file.read().strip()
+    scope = read_text("/proc/sys/kernel/yama/ptrace_scope").strip() or "0"
     return why_refused(owner, os.geteuid(), int(status_of(os.getpid(), "CapBnd") or "0", 16), scope)
 
 

@@ -14,6 +14,7 @@ from orchestrator.node.system.gpus.devices import used_by_others
 from orchestrator.node.system.gpus.nvidia_smi import output
 from orchestrator.node.system.gpus.nvml import look
 from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
+from orchestrator.node.system.kernel_files import read_text
 from orchestrator.node.system.private import user_name
 from orchestrator.protocol.reading import names_in
 
@@ -100,7 +101,7 @@ def _hcas(folder: str) -> list[dict[str, Any]]:
     found = []
     for name in names_in(folder):
         for port in names_in(f"{folder}/{name}/ports"):
-            state, rate = (_read(f"{folder}/{name}/ports/{port}/{what}") for what in ("state", "rate"))
+            state, rate = (read_text(f"{folder}/{name}/ports/{port}/{what}").strip() for what in ("state", "rate"))
             found.append({"hca": name, "port": port, "state": state.partition(": ")[2], "rate": rate})
     return found
 
@@ -114,14 +115,6 @@ def _removes_ipc(places: tuple[str, ...]) -> bool:
     files = [place for place in places if os.path.isfile(place)]
     files += [f"{place}/{name}" for place in places if os.path.isdir(place) for name in names_in(place)]
     said = [
-        match[1] for path in files for match in re.finditer(r"^\s*RemoveIPC\s*=\s*(\w+)", _read(path), re.MULTILINE)
+        match[1] for path in files for match in re.finditer(r"^\s*RemoveIPC\s*=\s*(\w+)", read_text(path), re.MULTILINE)
     ]
     return not said or said[-1].lower() in ("yes", "true", "1", "on")
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

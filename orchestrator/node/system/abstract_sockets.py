@@ -6,12 +6,13 @@ closed. The kernel knows the owner of each name. Each network namespace has its 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from orchestrator.node.system.kernel_files import read_text
 
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
@@ -102,8 +103,7 @@ def _aligned(size: int) -> int:
 
 
 def _listed() -> Iterator[str]:
-    with contextlib.suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            fields = line.rstrip("\n").split(None, 7)
-            if len(fields) == 8 and fields[4] == "0001" and fields[7].startswith("@"):
-                yield fields[7][1:]
+    for line in read_text("/proc/net/unix").split("\n"):
+        fields = line.split(None, 7)
+        if len(fields) == 8 and fields[4] == "0001" and fields[7].startswith("@"):
+            yield fields[7][1:]

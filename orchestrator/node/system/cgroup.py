@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+
+from orchestrator.node.system.kernel_files import read_text
 
 NO_LIMIT = 1 << 60  # cgroups of version 1 have a huge number as "no limit"
 
@@ -32,11 +33,7 @@ def _groups(cgroups: str) -> list[tuple[str, str]]:
     """Return (controllers, path) for each cgroup of a process. In version 2 a process has one cgroup, with "" as
     controllers.
     """
-    try:
-        with open(cgroups, encoding="utf-8") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:
-        return []
+    lines = [line.split(":", 2) for line in read_text(cgroups).split("\n")]
     return [(controllers, path) for _, controllers, path in (line for line in lines if len(line) == 3)]
 
 
@@ -84,9 +81,8 @@ def memory_used(folder: str) -> int:
 
 def _number(path: str) -> int | None:
     try:
-        with open(path, encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):  # the file is missing, or it contains `max`, which means no limit
+        return int(read_text(path))
+    except ValueError:  # the file is missing, or it contains `max`, which means no limit
         return None
 
 
@@ -94,8 +90,7 @@ def _counter(path: str, *names: str) -> int:
     """Return the first counter with one of these names in a file of lines `NAME NUMBER`; 0 if there is no such
     counter.
     """
-    with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
-        for name, _, value in (line.partition(" ") for line in file):
-            if name in names:
-                return int(value)
+    for name, _, value in (line.partition(" ") for line in read_text(path).splitlines()):
+        if name in names:
+            return int(value)
     return 0

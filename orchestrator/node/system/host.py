@@ -9,6 +9,7 @@ import socket
 import struct
 from dataclasses import replace
 
+from orchestrator.node.system.kernel_files import read_text
 from orchestrator.protocol.places.devices import GIVEN, VISIBLE, given
 from orchestrator.protocol.reading import names_in
 from orchestrator.protocol.task import NodeTask
@@ -59,8 +60,7 @@ def network_here() -> str:
     """Return a text that identifies this process's network. It consists of the machine's boot id and the network
     namespace.
     """
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
+    return f"{read_text('/proc/sys/kernel/random/boot_id').strip()}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def addresses() -> tuple[str, ...]:
@@ -93,12 +93,8 @@ def interface_problem(names: str | None, inet6: str = "/proc/net/if_inet6") -> s
 
 
 def _with_ipv6(path: str) -> set[str]:
-    """Return the names of the network interfaces that have an IPv6 address."""
-    try:
-        with open(path, encoding="ascii") as file:
-            return {line.split()[-1] for line in file if line.strip()}
-    except OSError:  # the kernel has no IPv6
-        return set()
+    """Return the names of the network interfaces that have an IPv6 address; empty if the kernel has no IPv6."""
+    return {line.split()[-1] for line in read_text(path).split("\n") if line}
 
 
 def _source_address(destination: str) -> str | None:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from orchestrator.node.system.kernel_files import read_bytes, read_text
+
 MARK = "ORCH_MARK"
 
 
@@ -41,11 +43,7 @@ def _stat(pid: int) -> tuple[str, list[str]]:
     """Return the name of a process's command, and the fields that follow it in /proc/PID/stat. If the process has
     ended, there are no fields.
     """
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            name, _, rest = stat.read().partition("(")[2].rpartition(")")
-    except OSError:
-        return "", []
+    name, _, rest = read_text(f"/proc/{pid}/stat", "replace").partition("(")[2].rpartition(")")
     return name, rest.split()
 
 
@@ -53,11 +51,8 @@ def status_of(pid: int, name: str) -> str:
     """Return a field of /proc/PID/status, such as `NSpid`; "" if the field is missing or the process has ended. `pid`
     may also be the number of a thread.
     """
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
-            return next((line[len(name) + 1 :].strip() for line in status if line.startswith(f"{name}:")), "")
-    except OSError:
-        return ""
+    lines = read_text(f"/proc/{pid}/status").split("\n")
+    return next((line[len(name) + 1 :].strip() for line in lines if line.startswith(f"{name}:")), "")
 
 
 def pid_inside(pid: int) -> int:
@@ -126,11 +121,7 @@ def _value(environment: list[bytes], name: str) -> str:
 
 def variable_of(pid: int, name: str) -> str:
     """Return a variable from a process's initial environment; "" if the variable is not set or can't be read."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return _value(file.read().split(b"\0"), name)
-    except OSError:
-        return ""
+    return _value(read_bytes(f"/proc/{pid}/environ").split(b"\0"), name)
 
 
 def parent_of(pid: int) -> int:
@@ -144,11 +135,7 @@ def _archive_folder(pid: str) -> str:
 
     A launcher runs the archive in the run's folder, which the launcher's environment does not name.
     """
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().decode("utf-8", "surrogateescape").split("\0")
-    except OSError:
-        return ""
+    words = read_text(f"/proc/{pid}/cmdline").split("\0")
     return next((os.path.dirname(word) for word in words if word.endswith("/node.pyz")), "")
 
 

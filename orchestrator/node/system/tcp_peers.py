@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import struct
 
 from orchestrator.node.system.abstract_sockets import ask_kernel
+from orchestrator.node.system.kernel_files import read_text
 from orchestrator.node.system.private import user_name
 
 REQUEST = 1  # NLM_F_REQUEST, for only one socket
@@ -42,12 +42,11 @@ def listeners(
     """
     wanted, uids = {f"{port:04X}" for port in ports}, set()
     for table in tables:
-        with contextlib.suppress(OSError), open(table, encoding="ascii") as rows:
-            for row in rows:
-                _, local, _, state, _, _, _, uid, *_ = row.split()
-                address, _, port = local.rpartition(":")
-                if state == LISTENING and port in wanted and (not host or _address(address) in (host, "0.0.0.0", "::")):  # noqa: S104 (nothing is bound)
-                    uids.add(int(uid))
+        for row in read_text(table).splitlines():
+            _, local, _, state, _, _, _, uid, *_ = row.split()
+            address, _, port = local.rpartition(":")
+            if state == LISTENING and port in wanted and (not host or _address(address) in (host, "0.0.0.0", "::")):  # noqa: S104 (nothing is bound)
+                uids.add(int(uid))
     words = [f"{user_name(uid) or 'a user'} (uid {uid})" for uid in sorted(uids)]
     more = [f"{len(words) - MOST_NAMED} other users"] if len(words) > MOST_NAMED else []
     return ", ".join([*words[:MOST_NAMED], *more])

@@ -7,13 +7,13 @@ import os
 from dataclasses import dataclass
 
 from orchestrator.node.system.cgroup import memory_limits, memory_used
+from orchestrator.node.system.kernel_files import read_bytes
 from orchestrator.protocol.reading import names_in
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SECTOR = 512  # bytes per sector in /proc/diskstats, whatever the disk's own sector size is
 WORD = 4  # bytes of a word, the unit of InfiniBand's counters
-CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -40,24 +40,6 @@ class Usage:
     memory: float
     read: float
     written: float
-
-
-def read_bytes(path: str) -> bytes:
-    """Return the contents of a file of /proc or /sys; empty if the file is missing or this user may not read it."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        data = piece = os.read(descriptor, CHUNK)
-        while piece:
-            piece = os.read(descriptor, CHUNK)
-            data += piece
-        return data
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
 
 
 class CounterReader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import re
@@ -11,6 +10,7 @@ from typing import Any
 
 from orchestrator.node.system.gpus.inventory import Gpu, GpuInventory, GpuProcess
 from orchestrator.node.system.gpus.nvml import look
+from orchestrator.node.system.kernel_files import read_text
 from orchestrator.node.system.private import user_name
 from orchestrator.node.system.processes import owner_of
 from orchestrator.protocol.places.devices import VISIBLE, Device, words_of
@@ -44,9 +44,7 @@ def _by_driver(folder: str) -> list[Device]:
     """Return the cards that NVIDIA's kernel driver lists in /proc."""
     found = []
     for index, bus in enumerate(names_in(folder)):
-        information = ""
-        with contextlib.suppress(OSError), open(f"{folder}/{bus}/information", encoding="utf-8") as file:
-            information = file.read()
+        information = read_text(f"{folder}/{bus}/information")
         uuid = re.search(r"GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", information, re.MULTILINE)
         name = uuid[1] if uuid else f"gpu-{index}"
         found.append(Device(name, index, name))
@@ -108,9 +106,7 @@ def _holder(pid: int | None) -> dict[str, Any]:
 
 
 def _command(pid: int | None) -> str:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-        return "".join(each for each in file.read().strip() if each.isprintable())
-    return ""
+    return "".join(each for each in read_text(f"/proc/{pid}/comm").strip() if each.isprintable())
 
 
 def gpus(environ: Mapping[str, str] = os.environ) -> int:
