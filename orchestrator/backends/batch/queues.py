@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Partition:
-    """The nodes of one partition or queue. If the nodes of a Slurm partition differ in size, there is a Partition for
+    """The nodes of one partition or queue. If the nodes of a partition differ in size, there is a Partition for
     each size.
     """
 

@@ -246,8 +246,8 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
     is_first, another = history.last_in_job(place) is None, list[tuple[Cause, str]]()
 
     def leave_word(agent: Agent, code: int) -> None:
-        """Write the request for another start, if one is needed, as soon as the exit code is certain, because Slurm
-        sends KILL within KillWait seconds after it has lost a node.
+        """Write the request for another start, if one is needed, as soon as the exit code is certain, because a
+        scheduler that has lost a node soon kills the agents of the others.
         """
         try:
             found = wants_another(task, _own_events(run_dir, node, before), code, title, has_whole_limit=is_first)
@@ -268,8 +268,8 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
 
 
 async def _run(task: NodeTask, on_outcome: Callable[[Agent, int], None]) -> int:
-    """Run the agent and return its exit code. After the agent's end, block signals, because Slurm ends all agents
-    once one has ended, and this process must keep its exit code.
+    """Run the agent and return its exit code. After the agent's end, block signals, because the scheduler ends all
+    agents once one has ended, and this process must keep its exit code.
     """
     code = await Agent(task, on_outcome).run()
     hold_back_for_good()
@@ -295,8 +295,8 @@ def _in_vain(limit: float | None) -> str:
 def _give_up(log: EventLog, task: NodeTask, reason: str, cause: Cause) -> int:
     """Exit without starting the ranks, because the start can't succeed. Only node 0 records the reason.
 
-    The other nodes exit with 0, because Slurm ends all agents once one fails, and node 0 may still be recording the
-    reason.
+    The other nodes exit with 0, because a scheduler may end all agents once one fails, and node 0 may still be
+    recording the reason.
     """
     code = int(task.node_rank == 0)
     log.write(AgentStarted(os.uname().nodename, os.getpid(), start=task.start, nproc=nproc_here(task)))

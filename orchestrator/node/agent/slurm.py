@@ -18,6 +18,7 @@ from orchestrator.protocol.messages import Again
 from orchestrator.protocol.schedulers import SCHEDULERS
 from orchestrator.protocol.typed import to_json
 
+FACTS = SCHEDULERS["slurm"]
 START = "SLURM_ORCH_START"
 """The variable with the number of the start, in a job with spare nodes. orch hides variables with the prefix SLURM_
 from sbatch, so no other job inherits this variable.
@@ -36,9 +37,9 @@ def place_in(environ: Mapping[str, str]) -> Place:
     """Return this Slurm task's `Place`: its node, the other nodes and the number of the start. Raises KeyError
     or ValueError if this process is no task of a job.
     """
-    hosts = expand(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
+    hosts = expand(environ.get("SLURM_STEP_NODELIST") or environ.get(FACTS.machines) or "")
     return Place(
-        "slurm", environ.get("SLURM_JOB_ID", ""), start_number(environ), int(environ["SLURM_NODEID"]), tuple(hosts),
+        FACTS.name, environ.get(FACTS.number, ""), start_number(environ), int(environ["SLURM_NODEID"]), tuple(hosts),
         environ.get("SLURM_LAUNCH_NODE_IPADDR", ""), _limit(environ),
         int(environ.get("SLURM_RESTART_COUNT") or 0) if environ.get(START) else None,
     )  # fmt: skip
@@ -64,7 +65,7 @@ def run_slurm_agent(run_dir: str) -> int:
 
 def answers(host: str) -> bool:
     """Return whether a machine of the job can start a program within ANSWER_SECONDS."""
-    argv = SCHEDULERS["slurm"].step(host, os.environ["SLURM_JOB_ID"], ["true"])
+    argv = FACTS.step(host, os.environ[FACTS.number], ["true"])
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, check=False, timeout=ANSWER_SECONDS)
     except (OSError, subprocess.TimeoutExpired):

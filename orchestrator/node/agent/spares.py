@@ -1,8 +1,8 @@
-"""The first process of a Slurm job with spare nodes. It starts the agents with one srun after another.
+"""The first process of a job with spare nodes. It starts the agents with one srun after another.
 
-The job has more nodes than the run needs, and Slurm keeps the job if a node is lost. The next srun then uses a spare
-node instead of the lost node, so no requeue is needed. The job's first node can't be replaced, because this process and
-node 0's agent run on it. If the first node is lost, another agent requeues the job (`agent.slurm`).
+The job has more nodes than the run needs, and keeps them if a node is lost. The next srun then uses a spare node
+instead of the lost node, so no requeue is needed. The job's first node can't be replaced, because this process and node
+0's agent run on it. If the first node is lost, another agent requeues the job (`agent.slurm`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Callable
 
 from orchestrator.node.agent.batch import events_of, read_small_record, read_word, recorded, word_path
-from orchestrator.node.agent.slurm import START, answers, start_number
+from orchestrator.node.agent.slurm import FACTS, START, answers, start_number
 from orchestrator.node.system.processes import identify
 from orchestrator.outcome.machines import candidates, nodes_to_avoid
 from orchestrator.outcome.restart import last_attempt
@@ -30,7 +30,6 @@ from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.messages import Again
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, read_json
-from orchestrator.protocol.schedulers import SCHEDULERS
 from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 1.0  # a shared folder sends no events, so it is polled
@@ -40,7 +39,7 @@ LEAVING_SECONDS = 30.0  # the time for the other agents to end, once it is known
 
 @dataclass(frozen=True)
 class Start:
-    """One start of the agents: its number, the machine of each node in Slurm's order, and the machines that this job
+    """One start of the agents: its number, the machine of each node in the job's order, and the machines that this job
     has lost.
     """
 
@@ -52,7 +51,7 @@ class Start:
     @property
     def word(self) -> str:
         """Return the path of the file in which an agent requests another start."""
-        return word_path(self.run_dir, "slurm", self.number)
+        return word_path(self.run_dir, FACTS.name, self.number)
 
     def end(self, node: int) -> AgentEnded | None:
         """Return the event by which a node's agent has recorded its end; None if the agent has not ended."""
@@ -90,7 +89,7 @@ def run_starts(run_dir: str, log: str, *srun: str) -> int:
     """
     try:
         task = NodeTask.from_json(read_json(f"{node_folder(run_dir, 0)}/task.json", MOST_RECORD, run_dir))
-        nodes = expand(os.environ.get("SLURM_JOB_NODELIST", ""))
+        nodes = expand(os.environ.get(FACTS.machines, ""))
     except (OSError, ValueError, TypeError, KeyError) as error:
         print(f"orch: the agents can't be started: {error}", file=sys.stderr)
         return 1
@@ -125,7 +124,7 @@ def first_number(run_dir: str) -> int:
     """
     before = of(recorded(run_dir, 0), BatchJob)
     number = max([start_number(os.environ), *(each.start + 1 for each in before)])
-    while os.path.exists(word_path(run_dir, "slurm", number)):  # in that start, node 0's agent could record nothing
+    while os.path.exists(word_path(run_dir, FACTS.name, number)):  # in that start, node 0's agent could record nothing
         number += 1
     return number
 
@@ -134,7 +133,7 @@ def argv_of(start: Start, log: str, srun: Sequence[str]) -> list[str]:
     """Return the srun command that starts the agents."""
     size, name = len(start.hosts), f"agent.{log}.{start.number}.%t.log"
     where = [f"--nodes={size}", f"--ntasks={size}", f"--nodelist={','.join(start.hosts)}"]
-    return [srun[0], *where, f"--output={start.run_dir}/{SCHEDULERS['slurm'].folder}/{name}", *srun[1:]]
+    return [srun[0], *where, f"--output={start.run_dir}/{FACTS.folder}/{name}", *srun[1:]]
 
 
 def following(start: Start, nodes: Sequence[str], word: Again, answers: Callable[[str], bool]) -> Start | None:
@@ -156,8 +155,8 @@ def following(start: Start, nodes: Sequence[str], word: Again, answers: Callable
 def _run(start: Start, argv: Sequence[str]) -> int:
     """Run the agents of a start until they end, and return the exit code.
 
-    After the loss of a node, srun waits until Slurm has marked the node as lost. So srun is killed once all other
-    agents have ended, and the exit code of node 0's agent is returned.
+    After the loss of a node, srun waits until the node is marked as lost. So srun is killed once all other agents have
+    ended, and the exit code of node 0's agent is returned.
     """
     step = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, env={**os.environ, START: str(start.number)},
