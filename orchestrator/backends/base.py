@@ -8,10 +8,8 @@ from dataclasses import asdict, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.backends.settings import LEAST_FREE
 from orchestrator.errors import UsageError
 from orchestrator.protocol.frozen import Value
-from orchestrator.protocol.quantities import size
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.mirror.watching import Source
@@ -66,6 +64,9 @@ class CheckResult(NamedTuple):
 
 def room(folder: str, free: int) -> CheckResult:
     """Check that the disk of orch's folder has room. A submit refuses a machine with less than LEAST_FREE."""
+    from orchestrator.backends.settings import LEAST_FREE
+    from orchestrator.protocol.quantities import size
+
     found = f"{folder}, {size(free)} free"
     if free >= 1 << 30:
         return CheckResult(Level.OK, found)

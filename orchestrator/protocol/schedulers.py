@@ -5,12 +5,15 @@ The commands that submit, list and cancel jobs are in `backends/`, because only 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Callable
+from typing import Callable, Optional
 
 from orchestrator.protocol.frozen import Value
-from orchestrator.protocol.machine_lists import Slots, by_lines, by_numbers, from_slurm
+
+Slots = dict[str, Optional[int]]
+"""The number of slots of each host of a job, in the order of the hosts; None if the number is unknown."""
 
 WARN_SECONDS, LEAST_WARNING = 90.0, 10.0
 LIMIT_SIGNALS = ("SIGXCPU", "SIGUSR2")  # orch itself sends the first, and Slurm sends the second for it
@@ -95,6 +98,55 @@ class SchedulerFacts(Value):
         kept, hidden = "|".join(self.kept), "|".join(f"{prefix}*" for prefix in self.hidden)
         line = f"for orch_each in $({names}); do case $orch_each in {kept}) ;; {hidden}) unset $orch_each;; esac; done"
         return ["sh", "-c", f'{line}; exec "$@"', argv[0], *argv]
+
+
+# -- readers of the lists in which schedulers name the machines of a job
+#
+# Slurm lists the machines in a variable. Other schedulers write a file: Grid Engine writes a line for each machine with
+# the number of its slots, and PBS, OAR and LSF write a line for each slot. Each reader gets the text and the job's
+# environment variables.
+
+
+def from_slurm(text: str, environ: Mapping[str, str]) -> Slots:
+    """Read Slurm's list of nodes, such as `n[1-3]`. Raises ValueError if the list can't be read."""
+    from orchestrator.protocol.hostlist import expand  # commands that only read runs load this module
+
+    hosts = expand(text)
+    per_host = environ.get("SLURM_TASKS_PER_NODE") or environ.get("SLURM_JOB_CPUS_PER_NODE") or ""
+    return dict(zip(hosts, _numbers(per_host, len(hosts))))
+
+
+def _numbers(text: str, hosts: int) -> list[int | None]:
+    """Parse Slurm's notation for a number per host: `4(x2),1` means 4, 4 and 1. If the text can't be parsed, the number
+    of every host is None.
+    """
+    counts: list[int | None] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,5})(?:\(x(\d{1,5})\))?", part.strip())
+        if match is None:
+            return [None] * hosts
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts if len(counts) == hosts else [None] * hosts
+
+
+def by_lines(text: str, environ: Mapping[str, str]) -> Slots:
+    """Read a file with one line per slot. Hosts are in the order of their first lines."""
+    found: dict[str, int] = {}
+    for host in (words[0] for line in text.splitlines() if (words := line.split())):
+        found[host] = found.get(host, 0) + 1
+    return {**found}
+
+
+def by_numbers(text: str, environ: Mapping[str, str]) -> Slots:
+    """Read Grid Engine's file, whose lines are `HOST SLOTS QUEUE PROCESSORS`. A host has several lines if several
+    queues gave it slots.
+    """
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[1].isdecimal():
+            found[words[0]] = found.get(words[0], 0) + int(words[1])
+    return {**found}
 
 
 _ROWS = (
