@@ -7,9 +7,10 @@ import os
 
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.protocol.checkpoints.checksum import checksum_of
-from orchestrator.protocol.files import PRIVATE, open_own, write_json
+from orchestrator.protocol.files import PRIVATE, write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, node_folder
+from orchestrator.protocol.reading import open_own
 
 
 def write_file(request: Request, payload: bytes) -> Answer:
