@@ -32,8 +32,8 @@ class Health(StrEnum):
 
 
 WRITES = frozenset({
-    "write_file", "unpack", "put_in_place", "prepare_array_run", "start_agent", "install_environment", "take_ticket",
-    "cancel",
+    "write_file", "begin_file", "write_piece", "commit_files", "unpack", "prepare_array_run", "start_agent",
+    "install_environment", "take_ticket", "cancel",
 })  # fmt: skip
 
 

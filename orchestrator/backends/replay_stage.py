@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.runs.files.code_snapshot import ignored_paths, retake
-from orchestrator.runs.files.laid_files import lay
+from orchestrator.runs.files.code_snapshot import lay_ignored, retake
 from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.transport.node_archive import node_archive
 
@@ -18,25 +17,14 @@ and the checkpoint to resume from ("never" for none).
 
 def stage_replay(run: RunDir, name: str, checkpoint: Path | None, order: Order, python: str) -> list[str]:
     """Copy the run's code into a folder, and return the command that replays the rank in that folder."""
-    folder = run.path / name
+    folder, record = run.path / name, run.record()
     retake(run.path / "code", folder / "code", run.code_files())
-    _lay_ignored(run, folder / "code")
+    if isinstance(code := record.job.get("code"), dict) and record.code_dir:  # the run itself has the ignored files too
+        lay_ignored(Path(record.code_dir), folder / "code", code["ignore"], code["max_size"])
     write_durably(folder / "node.pyz", node_archive())
     given = order(str(folder), str(checkpoint) if checkpoint else "never")
     write_durably(folder / "order.json", given, private=True)
     return replay_argv(str(folder), python)
-
-
-def _lay_ignored(run: RunDir, copy: Path) -> None:
-    """Add to the copy those files of the user's code folder that match an ignore pattern, because the run itself has
-    these files too.
-    """
-    record = run.record()
-    code, folder = record.job.get("code"), Path(record.code_dir or "")
-    if not isinstance(code, dict) or not record.code_dir or not folder.is_dir():
-        return
-    paths = [path for path in ignored_paths(folder, code["ignore"]) if not (copy / path).exists()]
-    lay(folder.resolve(), copy, paths, code["max_size"])
 
 
 def replay_argv(folder: str, python: str) -> list[str]:

@@ -16,14 +16,13 @@ from orchestrator.backends import backend_of
 from orchestrator.backends.base import Finding, Judge, Ruling
 from orchestrator.errors import OrchError
 from orchestrator.looking.state import state_of
-from orchestrator.node.server.leftovers import Leftovers, find_leftovers
-from orchestrator.node.server.machine import end_run
 from orchestrator.operations.gc_files import collect_files
 from orchestrator.runs import outbox
 from orchestrator.runs.run_id import is_run_id
 from orchestrator.runs.store import RunDir, check_own, live_runs
 from orchestrator.supervisor.background import start_supervisor
 from orchestrator.supervisor.reconcile import reconcile
+from orchestrator.transport.machine import LocalMachine
 
 if TYPE_CHECKING:
     from orchestrator.specs.profiles import AnyProfile
@@ -109,26 +108,23 @@ def _runs_without_agents(root: Path, *, dry_run: bool) -> Iterator[Finding]:
 
 def _leftovers(root: Path, *, dry_run: bool, unknown: bool) -> Iterator[Finding]:
     """End the processes and containers of runs that have ended."""
-    rule = judge(root, unknown=unknown)
-    for run_id, left in sorted(find_leftovers(map(str, root.glob("runs/*/nodes/*"))).items()):
-        ruling = rule(run_id, left.has_agent)
-        if ruling is not None:
-            yield from _end(root, run_id, left, ruling, dry_run=dry_run)
+    machine, rule = LocalMachine(), judge(root, unknown=unknown)
+    runs = machine.call("leftovers", workdir=str(root))[0]["runs"]
+    for run_id, left in sorted(runs.items()):
+        if left["processes"] and (ruling := rule(run_id, left["agent"])) is not None:
+            stuck: list[str] = []
+            if ruling.ends and not dry_run:
+                asked = {"run_dir": f"{root}/runs/{run_id}", "run_id": run_id, "node": None}
+                stuck = machine.call("clean_up", **asked)[0]["survivors"]
+            yield from (_said(each, stuck, ruling, dry_run=dry_run) for each in left["processes"])
 
 
-def _end(root: Path, run_id: str, left: Leftovers, ruling: Ruling, *, dry_run: bool) -> Iterator[Finding]:
-    """End the leftovers of one run if `ruling` allows that, and report each process and container. With `dry_run`, only
-    report them.
-    """
-    ends = ruling.ends and not dry_run
-    node_dirs = [str(path) for path in (root / "runs" / run_id).glob("nodes/*")]
-    stuck = end_run(run_id, [], node_dirs, anywhere=True)[1] if ends else []
-    things = [("process", f"{process.pid} ({process.command})", "ended") for process in left.processes]
-    things += [("container", box.id[:12], "removed") for box in left.containers]
-    for kind, name, done in things:
-        if name in stuck or (kind == "container" and any(name in words for words in stuck)):
-            yield Finding(kind, name, "kept", f"{ruling.why}; it could not be ended")
-        elif ruling.ends:
-            yield Finding(kind, name, f"would be {done}" if dry_run else done, ruling.why)
-        else:
-            yield Finding(kind, name, "kept", ruling.why)
+def _said(what: str, stuck: list[str], ruling: Ruling, *, dry_run: bool) -> Finding:
+    """Report what happens to one process or container. `stuck` has those that could not be ended."""
+    is_container = what.startswith("container ")
+    kind, name, done = ("container", what[10:], "removed") if is_container else ("process", what, "ended")
+    if what in stuck or (is_container and any(name in words for words in stuck)):
+        return Finding(kind, name, "kept", f"{ruling.why}; it could not be ended")
+    if ruling.ends:
+        return Finding(kind, name, f"would be {done}" if dry_run else done, ruling.why)
+    return Finding(kind, name, "kept", ruling.why)

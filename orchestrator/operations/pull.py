@@ -7,7 +7,6 @@ last, so that an interrupted copy never looks like a checkpoint.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -17,20 +16,23 @@ from typing import Any, Final
 
 from orchestrator.backends import backend_for
 from orchestrator.backends.mirror import watching
-from orchestrator.backends.mirror.local import copy_committed, copy_latest
+from orchestrator.backends.mirror.checkpoints import bring_checkpoint
+from orchestrator.backends.mirror.local import copy_latest
+from orchestrator.backends.mirror.policy import REQUESTED
 from orchestrator.errors import BackendError, OrchError, RunNotFoundError, StoreError, UsageError
 from orchestrator.protocol.checkpoints import checkpoint_dir
-from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, CheckpointState
-from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotInstalledError, hasher
+from orchestrator.protocol.checkpoints.checkpoint_dir import BadCheckpointError, CheckpointState
+from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
 from orchestrator.protocol.files import sync_filesystem
 from orchestrator.protocol.metric import JobMetric
-from orchestrator.protocol.reading import MOST_RECORD, NotOrdinaryError, read_regular
+from orchestrator.protocol.reading import NotOrdinaryError
 from orchestrator.runs.files.checkpoints import Checkpoint, all_of, best, check, checkpoint_folder
 from orchestrator.runs.files.logs import Selection, log_files
 from orchestrator.runs.files.metrics import metric_of_checkpoints
 from orchestrator.runs.files.outputs import Output, outputs_of
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir, check_own
+from orchestrator.transport.machine import LocalMachine
 
 RECEIPT: Final = "pull.json"
 PULLED: Final = "pulled.json"  # file in the run's folder that lists the folders to which it was pulled
@@ -66,10 +68,6 @@ class Pulled:
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON types."""
         return {**vars(self), "files": [file.to_json() for file in self.files], "skipped": list(self.skipped)}
-
-
-class _ChangedError(Exception):
-    """The checkpoint was removed or replaced during the copy."""
 
 
 def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str], None] = lambda _: None) -> Pulled:
@@ -211,7 +209,7 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
         tell(f"checkpoint step {chosen.step} ({choice})")
         try:
             files = _copy_checkpoint(chosen, target / "checkpoints" / chosen.path.name)
-        except _ChangedError as error:
+        except BadCheckpointError as error:
             # the checkpoint was not replaced during the copy, so it is corrupt
             if check(chosen.path, verify=False).files == chosen.files:
                 skipped[chosen.path] = replace(chosen, verdict=CheckpointState.CORRUPT, reason=str(error))
@@ -275,27 +273,12 @@ def choose(
 
 
 def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
-    """Copy and verify a checkpoint's files, the file COMMIT last. Raises _ChangedError if the source has changed."""
-    content = f"{source.files[MANIFEST].hex}\n".encode()
-    committed = Checksum(Algorithm.SHA256, hashlib.sha256(content).hexdigest())
-    files = {name: checksum for name, checksum in source.files.items() if name != MANIFEST}
-    files |= {MANIFEST: source.files[MANIFEST], COMMIT: committed}
-    try:
-        for checksum in source.files.values():
-            hasher(checksum.algorithm)  # raises an error before anything is copied if the algorithm is missing
-        target.mkdir(parents=True, exist_ok=True)
-        if (target / COMMIT).exists() and read_regular((target / COMMIT).resolve(), MOST_RECORD) != content:
-            (target / COMMIT).unlink()  # another save of the same step: the present copy is about to be overwritten
-        return [_verified(source.path / name, target / name, checksum) for name, checksum in files.items()]
-    except FileNotFoundError as error:
-        raise _ChangedError(f"{error.filename} was removed while it was copied") from error
-    except OSError as error:
-        raise _failed(target, error) from error
-    except NotInstalledError as error:
-        raise OrchError(f"the checkpoint of step {source.step} can't be verified: {error}") from error
-
-
-def _verified(source: Path, target: Path, checksum: Checksum) -> Copied:
-    if not (how := copy_committed(source, target, checksum)):
-        raise _ChangedError(f"{source.name} does not match its checksum")
-    return Copied(f"checkpoints/{target.parent.name}/{target.name}", target.stat().st_size, checksum, how)
+    """Copy and verify a checkpoint's files, the file COMMIT last. Raises BadCheckpointError if the source is damaged
+    or has changed.
+    """
+    copied = []
+    for each in bring_checkpoint(LocalMachine(), str(source.path), target, REQUESTED):
+        wanted, how = each.wanted, "kept" if each.is_known else "continued" if each.is_continued else "copied"
+        assert wanted.checksum is not None
+        copied.append(Copied(f"checkpoints/{wanted.path}", wanted.size, wanted.checksum, how))
+    return copied

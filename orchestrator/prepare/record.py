@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -128,7 +128,10 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     facts = _copied(prepared, run)
     ignored = facts.pop("ignored", None)  # a repeated run does not have this fact
     if can_read_code_folder(prepared):
-        facts["linked"] = _lay_ignored(prepared, run.path / "code", ignored)
+        from orchestrator.runs.files.code_snapshot import lay_ignored
+
+        code = prepared.loaded.job.code
+        facts["linked"] = lay_ignored(prepared.loaded.code_dir, run.path / "code", code.ignore, code.max_size, ignored)
     if not facts.get("linked"):
         facts.pop("linked", None)
     if not (facts.get("left_out") or {}).get("files"):
@@ -136,23 +139,6 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     code_dir = str(run.path / "code")
     write_baseline(code_dir, baseline(code_dir))  # later, files that differ from the baseline were written by ranks
     return facts
-
-
-def _lay_ignored(prepared: Prepared, copy: Path, ignored: Sequence[str] | None) -> tuple[str, ...]:
-    """Add the ignored files of the code folder to the copy. Return the checkpoints that were linked instead of being
-    copied.
-    """
-    code, folder = prepared.loaded.job.code, prepared.loaded.code_dir
-    if ignored is None:
-        from orchestrator.runs.files.code_snapshot import ignored_paths
-
-        ignored = ignored_paths(folder, code.ignore) if folder.is_dir() else ()
-        ignored = [path for path in ignored if not os.path.lexists(copy / path)]
-    if not ignored:
-        return ()
-    from orchestrator.runs.files.laid_files import lay
-
-    return lay(folder.resolve(), copy, ignored, code.max_size)
 
 
 def _copied(prepared: Prepared, run: RunDir) -> dict[str, Any]:

@@ -56,12 +56,14 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "remove": {"removed": bool},
     },
     "writing": {
-        "write_file": {"size": int},
+        "write_file": {},
+        "begin_file": {"size": int},
+        "write_piece": {},
         "prepare_array_run": {},
     },
     "checkpoints": {
         "saved": {"newest": {"step?": (int, None), "saved?": float}, "given": bool},
-        "put_in_place": {},
+        "commit_files": {},
     },
     "container": {
         "container": {"version": str, "rootless": bool, "image_id": (str, None)},

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from io import FileIO
 from pathlib import Path
 from typing import Any, Union
 
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Hasher, hasher
-from orchestrator.protocol.files import PRIVATE
+from orchestrator.protocol.files import PRIVATE, is_at
 from orchestrator.protocol.reading import open_own
 
 PIECE = 1 << 20
@@ -29,10 +31,10 @@ def partial_of(target: _Path, version: str) -> str:
     """Return the partial name under which this version of the file is received. A name that is too long is replaced
     by its hash.
     """
-    folder, name = os.path.split(target)
-    if len(os.fsencode(name)) > LONGEST_NAME:
+    folder, slash, name = os.fspath(target).rpartition("/")
+    if len(name) * 4 > LONGEST_NAME and len(os.fsencode(name)) > LONGEST_NAME:  # a character has four bytes at most
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
-    return os.path.join(folder, f".{name}.{version[:40]}.partial")
+    return f"{folder}{slash}.{name}.{version[:40]}.partial"
 
 
 def stem_of(partial: str) -> str:
@@ -45,7 +47,8 @@ class Arriving:
 
     `version` identifies the version of the file, for example by its hash. `most` is the size of this version in bytes.
     The bytes that an interrupted copy has left are kept and hashed, and `size` is their number. With `durable`, the
-    file is synced to the disk before the rename. Raises OSError, or NotInstalledError if this Python lacks the hash
+    file is synced to the disk before the rename. With `is_alone`, the partial file is locked, and BlockingIOError is
+    raised if another process has locked it. Raises OSError, or NotInstalledError if this Python lacks the hash
     algorithm.
     """
 
@@ -58,6 +61,7 @@ class Arriving:
         *,
         durable: bool = True,
         mode: int = PRIVATE,
+        is_alone: bool = False,
     ) -> None:
         self.target, self.partial, self.durable = os.fspath(target), partial_of(target, version), durable
         self.digest: Hasher = hasher(algorithm)
@@ -65,7 +69,7 @@ class Arriving:
         self.problem: OSError | None = None  # why bytes could not be written
         self.pool: ThreadPoolExecutor | None = None
         self.synced: Future[None] | None = None
-        self.file = open(open_own(self.partial, os.O_RDWR | os.O_CREAT, mode), "r+b", buffering=0)  # noqa: SIM115 (`leave` closes it)
+        self.file = self._locked(mode) if is_alone else self._open(mode)
         here = os.fstat(self.file.fileno()).st_size
         if 0 < here <= most:
             room = memoryview(bytearray(PIECE))  # reused, because allocating memory costs more than reading
@@ -74,6 +78,21 @@ class Arriving:
                 self.size += count
         if here != self.size:
             self.file.truncate(self.size)
+
+    def _open(self, mode: int) -> FileIO:
+        return FileIO(open_own(self.partial, os.O_RDWR | os.O_CREAT, mode), "r+")
+
+    def _locked(self, mode: int) -> FileIO:
+        while True:
+            file = self._open(mode)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                raise
+            if is_at(file.fileno(), self.partial):  # otherwise, another process has just renamed or removed it
+                return file
+            file.close()
 
     def fill(self, stream: Any, count: int, also: Hasher | None = None) -> None:
         """Read the next `count` bytes from a stream and write them. If a write fails, the rest is read and discarded.

@@ -168,6 +168,21 @@ def _sync(path: str | Path, flags: int) -> None:
         os.close(descriptor)
 
 
+def put_in_place(temporary: str, path: str) -> None:
+    """Move the files of a temporary folder to the folder of `path`, and replace `path`. The file or folder with the
+    name of `path` is moved first, because a file beside it, such as a tracker, marks the checkpoint as complete.
+    """
+    import shutil
+
+    folder, first = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    for name in (first, *(name for name in os.listdir(temporary) if name != first)):
+        os.replace(f"{temporary}/{name}", f"{folder}/{name}")
+    sync_folder(folder)
+
+
 def sync_filesystem(folder: str | Path) -> None:
     """Sync the whole file system of a folder to the disk. For many files this is faster than syncing each file."""
     import ctypes
@@ -232,7 +247,7 @@ def locked_in_place(path: str | Path) -> Iterator[int]:
     while True:
         with open(open_own(path, _SHARED), "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if _is_at(file.fileno(), path):
+            if is_at(file.fileno(), path):
                 yield file.fileno()
                 return
 
@@ -252,7 +267,8 @@ def is_locked(path: str | Path) -> bool:
     return False
 
 
-def _is_at(descriptor: int, path: str | Path) -> bool:
+def is_at(descriptor: int, path: str | Path) -> bool:
+    """Return whether an open file is the file that is now at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:

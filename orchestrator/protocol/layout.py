@@ -19,8 +19,8 @@ _OWN_HERE = (
     r"|pull(ed)?\.json|sending|starting|events\.jsonl|notify\.log|outbox|(collect|outputs|logs)\.lock|trackers"
     r"|[^/]*\.replay-[0-9a-f]{6}"
 )
-_WRITTEN_WHOLE = r"(\.partial)?"  # the suffix that `write_file` gives to an incomplete file
-_WRITTEN_ATOMICALLY = r"\.[^/]*\.[0-9a-f]{8}\.[0-9a-f]{8}\.\d+\.tmp"  # a name that `temporary_name` made
+# Names that `temporary_name` and `partial_of` made.
+_BEING_WRITTEN = r"\.[^/]*\.([0-9a-f]{8}\.[0-9a-f]{8}\.\d+\.tmp|[0-9a-f-]+\.partial)"
 _OWN_OF_SWEEP = r"sweep\.json|search\.jsonl?|code|slurm|batch"  # in the folder that the points of a sweep share
 _RUN = r"\..*|.*-[abcdefghjkmnpqrstuvwxyz2-9]{6}(\.\d+)?(\.replay-[0-9a-f]{6})?"
 
@@ -101,9 +101,9 @@ def is_own_file(path: str, *, here: bool) -> bool:
     known = f"{_OWN_ON_NODES}|{_OWN_HERE}" if here else _OWN_ON_NODES
     parent, _, name = path.rpartition("/")
     is_being_written = (not parent or parent.startswith(("nodes/", "slurm", "batch"))) and re.fullmatch(
-        _WRITTEN_ATOMICALLY, name
+        _BEING_WRITTEN, name
     )
-    return bool(is_being_written or re.fullmatch(f"({known}){_WRITTEN_WHOLE}", path))
+    return bool(is_being_written or re.fullmatch(known, path))
 
 
 def is_own_file_of_sweep(path: str) -> bool:

@@ -5,6 +5,7 @@ Excluded folders are not searched.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ _FOLDERS_HERE = {
 ROOTS = frozenset(_FOLDERS_HERE)
 ASIDE = "renamed"  # folder of files whose own path is already in use
 # The patterns are compiled at their first use, because every command loads this module.
-_RESERVED = rf"(node_\d+|{ASIDE})(/|$)"
-_CHECKPOINT = r"(?s:checkpoint[-_.=]?\d.*|.*\.ckpt|epoch[-_=]?\d.*|(global[-_]?)?step[-_=]?\d.*)"
+_RESERVED = re.compile(rf"(node_\d+|{ASIDE})(/|$)")
+_CHECKPOINT = re.compile(r"(?s:checkpoint[-_.=]?\d.*|.*\.ckpt|epoch[-_=]?\d.*|(global[-_]?)?step[-_=]?\d.*)")
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def home_names(entries: Iterable[Entry], node: int = 0) -> dict[str, Entry]:
     for entry in ordered:
         name = f"{_FOLDERS_HERE[entry.root]}{entry.path}"
         above = _above(name)
-        if name in found or name in folders or not found.keys().isdisjoint(above) or re.match(_RESERVED, name):
+        if name in found or name in folders or not found.keys().isdisjoint(above) or _RESERVED.match(name):
             name = f"{ASIDE}/{entry.root}/{entry.path}"
             above = _above(name)
         found[name] = entry
@@ -117,8 +118,13 @@ def home_names(entries: Iterable[Entry], node: int = 0) -> dict[str, Entry]:
     return {f"node_{node}/{name}": entry for name, entry in found.items()} if node else found
 
 
-def _above(path: str) -> list[str]:
-    return [path[:at] for at, char in enumerate(path) if char == "/"]
+def _above(path: str) -> tuple[str, ...]:
+    return _with_above(path.rpartition("/")[0])
+
+
+@functools.lru_cache(maxsize=1024)  # many files are in one folder
+def _with_above(folder: str) -> tuple[str, ...]:
+    return (*_above(folder), folder) if folder else ()
 
 
 def leads_out(name: str) -> bool:
@@ -152,6 +158,6 @@ def chosen(files: Mapping[str, Entry], max_size: int) -> set[str]:
 def checkpoint_of(path: str) -> str | None:
     """Return the checkpoint file or folder that contains a path, or None. Only the names in the path decide."""
     for above in (*_above(path), path):
-        if re.fullmatch(_CHECKPOINT, above.rpartition("/")[2]):
+        if _CHECKPOINT.fullmatch(above.rpartition("/")[2]):
             return above
     return None

@@ -35,9 +35,17 @@ class Address(Value):
             from orchestrator.transport.in_job import by_hand
 
             return by_hand(self)
-        words = ["ssh", *(("-p", str(self.port)) if self.port else ()), *(("-i", self.key) if self.key else ())]
-        words += ["-J", self.jump] if self.jump else []
+        words = ["ssh", *_options(None, self.port, self.key), *(("-J", self.jump) if self.jump else ())]
         return shlex.join([*words, f"{self.user}@{self.host}" if self.user else self.host])
+
+    @property
+    def ssh_options(self) -> list[str]:
+        """Return ssh's options for the user, the port and the key."""
+        return _options(self.user, self.port, self.key)
+
+
+def _options(user: str | None, port: int | None, key: str | None) -> list[str]:
+    return [word for name, value in (("-l", user), ("-p", port), ("-i", key)) if value for word in (name, str(value))]
 
 
 def parse_address(text: str, jump: str | None = None) -> Address:

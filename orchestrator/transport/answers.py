@@ -38,6 +38,8 @@ def _fits(value: Any, shape: Any) -> bool:
     if isinstance(shape, WithData):
         return _fits(value, shape.values)
     if isinstance(shape, Row):
+        if type(value) is list and float not in shape.shapes and tuple(map(type, value)) == shape.shapes:
+            return True  # the usual case of a long list, without a call for each value
         return isinstance(value, list) and len(value) == len(shape.shapes) and all(map(_fits, value, shape.shapes))
     if isinstance(shape, tuple):
         return any(_fits(value, each) for each in shape)

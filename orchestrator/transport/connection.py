@@ -25,8 +25,9 @@ from paramiko.ssh_exception import NoValidConnectionsError
 
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import Address
+from orchestrator.transport.carrier import BUFFER
 from orchestrator.transport.host_keys import KnownHost, known_host, revoked_by
-from orchestrator.transport.openssh import BUFFER, CONNECT_SECONDS, KEEPALIVE_SECONDS, Resolved
+from orchestrator.transport.openssh import CONNECT_SECONDS, KEEPALIVE_SECONDS, Resolved
 
 TRIES: Final = 3
 QUICK_SECONDS: Final = 2.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import socket
 import tempfile
 import threading
@@ -19,10 +18,10 @@ from typing import Any, Final, Self
 from orchestrator.errors import BackendError, OrchError, UsageError
 from orchestrator.node.debug.streams import Streams
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.transport.boundary import Boundary
 from orchestrator.transport.local_users import Guard, check_owners_are_told
 
 LOOPBACK: Final = "127.0.0.1"
-BANNER_LINES: Final = 200
 LEAVING_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 0.2
 Command = Callable[[str], Sequence[str]]
@@ -137,8 +136,8 @@ class _Way:
     @staticmethod
     async def open(command: Command) -> _Way:
         """Start the command. Raises BackendError with the command's error output if no answer comes from the node."""
-        boundary = secrets.token_hex(16)
-        argv = await asyncio.get_running_loop().run_in_executor(None, command, boundary)
+        boundary = Boundary()
+        argv = await asyncio.get_running_loop().run_in_executor(None, command, boundary.text)
         with tempfile.TemporaryFile() as errors:
             try:
                 process = await asyncio.create_subprocess_exec(
@@ -150,13 +149,10 @@ class _Way:
             assert process.stdout is not None
             assert process.stdin is not None
             try:
-                for _ in range(BANNER_LINES):  # the login may print lines before the boundary
-                    line = await process.stdout.readline()
-                    if line.startswith(f"{boundary} ".encode()):
-                        told = dict(parse_json(line.partition(b" ")[2]))
-                        return _Way(process, Streams(process.stdout, process.stdin), told)
-                    if not line:
-                        break
+                while (line := boundary.rest_of(await process.stdout.readline())) is None:
+                    pass
+                if line:
+                    return _Way(process, Streams(process.stdout, process.stdin), dict(parse_json(line)))
             except (OSError, ValueError, TypeError, RecursionError):  # the output is not orch's
                 pass
             except asyncio.CancelledError:

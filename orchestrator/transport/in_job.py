@@ -6,14 +6,10 @@ the first of them ends. So the first process is `node.pyz stay`, which ends last
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
-import socket
 import subprocess
-import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,10 +17,9 @@ from typing import Final
 from orchestrator.errors import BackendError
 from orchestrator.protocol.layout import TITLES
 from orchestrator.transport.address import Address
+from orchestrator.transport.carrier import Carrier
 
 START_SECONDS: Final = 30.0  # for a scheduler to start a program
-LEAVING_SECONDS: Final = 5.0
-BUFFER: Final = 1 << 16
 SLURMS_OWN: Final = (
     "SBATCH_", "SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_", "SCANCEL_",
 )  # fmt: skip
@@ -146,73 +141,20 @@ def is_here(host: str) -> bool:
     return own == host or own.startswith(f"{host}.") or host.startswith(f"{own}.")
 
 
-class StartedInJob:
+class StartedInJob(Carrier):
     """A program on a machine of a job, with its standard streams."""
 
     def __init__(self, address: Address, argv: list[str]) -> None:
-        self.address, self.errors = address, tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
-        self.socket, theirs = socket.socketpair()  # unlike a pipe, it can be shut while a thread reads from it
-        try:
-            self.process = subprocess.Popen(
-                in_job(address, argv),
-                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self.errors,
-                start_new_session=True,  # a Ctrl-C at the terminal is for this process, and the agents stay
-            )  # fmt: skip
-        except OSError as error:
-            self.errors.close()
-            raise BackendError(f"{address.host}: {error.filename} can't be started: {error.strerror}") from error
-        finally:
-            theirs.close()
-        self.stream = self.socket.makefile("rb", BUFFER)
-        self.alarm = threading.Timer(START_SECONDS, self._give_up)
-        self.alarm.daemon = True
-        self.alarm.start()
-
-    def _give_up(self) -> None:
-        """Kill the command that starts the program. Also shut the socket, because a child of the command may hold the
-        socket's other end open.
-        """
-        with contextlib.suppress(OSError):  # the command runs as another user
-            self.process.kill()
-        self._shut()
-
-    def _shut(self) -> None:
-        """Shut the socket down, which also wakes the threads that wait to read from it."""
-        with contextlib.suppress(OSError):  # it is shut already
-            self.socket.shutdown(socket.SHUT_RDWR)
-
-    def settle(self) -> None:
-        """Remove the time limit of reads, because the other end has answered."""
-        self.alarm.cancel()
-
-    def send(self, data: bytes) -> None:
-        """Send all of the data. Raises OSError if the connection is lost."""
-        self.socket.sendall(data)
+        super().__init__(address, in_job(address, argv), START_SECONDS)
 
     def last_words(self) -> tuple[int, str]:
         """Raise BackendError with the reason why the program did not start, from the command's exit code and error
         output.
         """
-        self.alarm.cancel()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(LEAVING_SECONDS)
-        self.process.kill()
-        code = self.process.wait()
-        self.errors.seek(0)
-        said = " ".join(self.errors.read(4096).decode("utf-8", "replace").split())[-600:]
+        code, said = self.end()
+        said = " ".join(said.split())[-600:]
         how = f"ended with code {code}" if code >= 0 else f"did not start a program within {START_SECONDS:g} s"
         raise BackendError(
             f"{self.address.host}: {self.address.by[0]} {how}{f': {said}' if said else ''}",
             f"try: {self.address.ssh_command} hostname", transient=True,
         )  # fmt: skip
-
-    def close(self) -> None:
-        """Close the program's standard input, which ends the server on the machine. The command itself runs until the
-        agents on the machine end.
-        """
-        self.alarm.cancel()
-        self._shut()
-        for file in (self.stream, self.socket, self.errors):
-            with contextlib.suppress(OSError):  # data could not be sent any more
-                file.close()
-        threading.Thread(target=self.process.wait, daemon=True).start()

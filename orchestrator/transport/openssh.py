@@ -6,29 +6,23 @@ orch's sessions over paramiko. It never prompts, and refuses an unknown host key
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import shlex
 import shutil
 import subprocess
-import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import NO_CONNECTION, Address, gateway_of
+from orchestrator.transport.carrier import Carrier
 
 REACH_SECONDS: Final = 5.0  # for a machine to accept a connection, unless the user's ConnectTimeout differs
 CONNECT_SECONDS: Final = 15.0  # for what follows: greeting, keys, a command
 KEEPALIVE_SECONDS: Final = 5
-BUFFER: Final = 1 << 16
 FAST_CIPHER: Final = "aes128-gcm@openssh.com"
-LEAVING_SECONDS: Final = 5.0
 FINAL: Final = ("verification failed", "Permission denied", "Connection refused", "Could not resolve")
-PIPE_BYTES: Final = 1 << 20  # the most that an ordinary user may ask for
 OPTIONS: Final = {
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
@@ -73,8 +67,7 @@ def resolve(address: Address) -> Resolved:
         keys = [f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa")]
         found: dict[str, list[str]] = {"hostname": [address.host], "identityfile": keys}
     else:
-        argv = ["ssh", "-G", *(["-l", address.user] if address.user else [])]
-        argv += [*(["-p", str(address.port)] if address.port else []), "--", address.host]
+        argv = ["ssh", "-G", *address.ssh_options, "--", address.host]
         done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         if done.returncode != 0:
             raise BackendError(f"{address.host}: ssh can't read its configuration: {done.stderr.strip()}")
@@ -117,9 +110,7 @@ def ssh_argv(address: Address) -> list[str]:
     ciphers = sorted(resolved.ciphers, key=lambda name: name != FAST_CIPHER)
     argv = ["ssh", "-T", "-a", "-x", *(f"-o{name}={value}" for name, value in OPTIONS.items())]
     argv += [f"-oCiphers={','.join(ciphers)}"] if ciphers else []
-    argv += ["-l", address.user] if address.user else []
-    argv += ["-p", str(address.port)] if address.port else []
-    argv += ["-i", address.key] if address.key else []
+    argv += address.ssh_options
     if resolved.jump:  # ssh's own -J would give the gateways none of these options
         through = [*ssh_argv(gateway_of(resolved.jump)), "-W", f"[{resolved.hostname}]:{resolved.port}"]
         host = gateway_of(resolved.jump).host
@@ -138,10 +129,7 @@ def over_ssh(address: Address, argv: Sequence[str], *, terminal: bool) -> list[s
 
 
 def _own_ssh(address: Address) -> list[str]:
-    words = ["ssh", f"-oStrictHostKeyChecking={OPTIONS['StrictHostKeyChecking']}"]
-    words += ["-l", address.user] if address.user else []
-    words += ["-p", str(address.port)] if address.port else []
-    words += ["-i", address.key] if address.key else []
+    words = ["ssh", f"-oStrictHostKeyChecking={OPTIONS['StrictHostKeyChecking']}", *address.ssh_options]
     if address.jump:  # ssh's own -J would accept any host key of a gateway if the configuration says so
         gateway = gateway_of(address.jump)
         through = [each.replace("%", "%%") for each in _own_ssh(gateway)]
@@ -149,55 +137,24 @@ def _own_ssh(address: Address) -> list[str]:
     return words
 
 
-class SshProcess:
+class SshProcess(Carrier):
     """A command on a machine with its standard streams, over a connection of the system's `ssh`."""
 
     def __init__(self, address: Address, argv: list[str]) -> None:
-        self.address = address
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
-        self.process = subprocess.Popen(
-            [*ssh_argv(address), "--", address.host, shlex.join(argv)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, bufsize=BUFFER,
-            start_new_session=True,  # a Ctrl-C at the terminal must reach only this process, which may still need ssh
-        )  # fmt: skip
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.stdin, self.stream = self.process.stdin, self.process.stdout
-        fcntl.fcntl(self.stream, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self.alarm = threading.Timer(2 * CONNECT_SECONDS, self.process.kill)
-        self.alarm.daemon = True
-        self.alarm.start()
-
-    def settle(self) -> None:
-        """Remove the time limit of reads, because the other end has answered."""
-        self.alarm.cancel()
-
-    def send(self, data: bytes) -> None:
-        """Send all of the data. Raises OSError if the connection is lost."""
-        self.stdin.write(data)
-        self.stdin.flush()
+        super().__init__(address, [*ssh_argv(address), "--", address.host, shlex.join(argv)], 2 * CONNECT_SECONDS)
 
     def last_words(self) -> tuple[int, str]:
         """Return (exit code, standard error) of the ended command. Raises BackendError if ssh did not connect."""
-        self.alarm.cancel()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(LEAVING_SECONDS)
-        self.process.kill()
-        code = self.process.wait()
-        self.errors.seek(0)
-        said = self.errors.read(4096).decode("utf-8", "replace").strip()
+        code, said = self.end()
         if code == NO_CONNECTION:
             raise _in_words(self.address, said)
         return code, said
 
     def close(self) -> None:
         """Close the connection, so that the command on the machine reads the end of its input."""
-        self.alarm.cancel()
         self.process.terminate()
+        super().close()
         self.process.wait()
-        for file in (self.stdin, self.stream, self.errors):
-            with contextlib.suppress(OSError):  # data could not be sent any more
-                file.close()
 
 
 def _in_words(address: Address, said: str) -> BackendError:

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import re
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
@@ -15,6 +14,7 @@ from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.transport.address import Address
 from orchestrator.transport.answers import is_answer
+from orchestrator.transport.boundary import Boundary
 from orchestrator.transport.connection import LOST
 from orchestrator.transport.machine import (
     CALL_SECONDS,
@@ -29,7 +29,6 @@ from orchestrator.transport.machine import (
 from orchestrator.transport.node_archive import node_archive
 from orchestrator.transport.openssh import SshProcess
 
-BANNER_LINES: Final = 200
 MIN_PYTHON: Final = (3, 9)
 SMALL: Final = 1 << 16
 MANY: Final = 16 << 20  # bytes for which a connection of the system's ssh is worth its handshake
@@ -167,10 +166,10 @@ class Session(Machine):
         archive = self.archive
         digest = hashlib.sha256(archive).hexdigest()
         path = f"{self.workdir}/cache/node-{digest[:16]}.pyz"
-        boundary = secrets.token_hex(16)
+        boundary = Boundary()
         code, verb = f'exec("{_BOOTSTRAP}")', "serve" if self.address.is_by_ssh else "stay"
         try:
-            channel = start(["python3", "-I", "-S", "-c", code, boundary, path, digest, str(len(archive)), verb])
+            channel = start(["python3", "-I", "-S", "-c", code, boundary.text, path, digest, str(len(archive)), verb])
             try:
                 self._greet(channel, boundary, archive)
             except (BackendError, *LOST):
@@ -184,11 +183,11 @@ class Session(Machine):
             ) from error
         return channel
 
-    def _greet(self, channel: AnyChannel, boundary: str, archive: bytes) -> None:
+    def _greet(self, channel: AnyChannel, boundary: Boundary, archive: bytes) -> None:
         """Read the first line that the bootstrap program on the machine prints, and send the archive if the machine
         lacks it. After that, requests may be sent.
         """
-        version, word, rest = self._boundary(channel, boundary)
+        version, word, rest = self._greeting(channel, boundary)
         if word == "error":
             raise BackendError(
                 f"{self.name}: {self.workdir} can't be used: {rest}", "set `workdir` in the profile to another folder"
@@ -199,28 +198,24 @@ class Session(Machine):
             channel.send(archive)
         channel.settle()
 
-    def _boundary(self, channel: AnyChannel, boundary: str) -> tuple[str, str, str]:
+    def _greeting(self, channel: AnyChannel, boundary: Boundary) -> tuple[str, str, str]:
         """Return the three parts of the bootstrap's first line: Python's version, a word (have, need or error), and the
         rest. Earlier lines, from a login banner or a .bashrc, are skipped.
         """
-        seen = []
-        for _ in range(BANNER_LINES):
-            line = channel.stream.readline(SMALL)
-            if not line:
-                break
-            if line.startswith(f"{boundary} ".encode()):
-                greeting = _GREETING.fullmatch(line[len(boundary) + 1 :].decode("utf-8", "replace").strip())
-                if greeting is None:
-                    raise BackendError(f"{self.name}: another program answers instead of orch's server")
-                return greeting[1], greeting[2], greeting[3] or ""
-            seen.append(line.decode("utf-8", "replace").strip())
+        while (line := boundary.rest_of(channel.stream.readline(SMALL))) is None:
+            pass
+        if line:
+            greeting = _GREETING.fullmatch(line.decode("utf-8", "replace").strip())
+            if greeting is None:
+                raise BackendError(f"{self.name}: another program answers instead of orch's server")
+            return greeting[1], greeting[2], greeting[3] or ""
         code, said = channel.last_words()
         if code == 127:
             raise PythonMissingError(
                 f"{self.name}: it has no python3",
                 "install python3 (3.9 or newer) on that host; orch needs nothing else there",
             )
-        said = said or " ".join(filter(None, seen))
+        said = said or " ".join(filter(None, boundary.seen))
         how = f"ended with code {code}" if code >= 0 else "was killed"
         words = f" and printed: {said[-300:]}" if said else " without a word"
         raise PythonMissingError(

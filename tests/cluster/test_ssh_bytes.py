@@ -48,7 +48,7 @@ with closing(ConnectionPool()) as pool:
                     fast.ask("read_files", asked, below=[f"~/{name}"], hashed=False, sink=some, most=1 << 30).wait()
             except BackendError as error:
                 broken = int(error.transient)
-    whole = bring_checkpoint(session, f"~/{name}", here)
+    whole = len(bring_checkpoint(session, f"~/{name}", here)) == 3
     give_checkpoint(pool.session(Address("n2"), "~/.orch"), here, f"~/given/{name}")
     fast, ended = len(seen), all(each.process.poll() is not None for each in seen)
 print(json.dumps({"whole": whole, "fast": fast, "ended": ended, "broken": broken}))

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import os
 import shutil
 from pathlib import Path
 
-from orchestrator.backends.mirror.fetch import Wanted, fetch, read_small
-from orchestrator.backends.mirror.policy import COMMITTED
+from orchestrator.backends.mirror.fetch import Landed, Wanted, fetch, read_small
+from orchestrator.backends.mirror.policy import COMMITTED, Policy
 from orchestrator.errors import BackendError
 from orchestrator.protocol.checkpoints import checkpoint_dir
-from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, is_committed, newest
-from orchestrator.protocol.checkpoints.checksum import Checksum
+from orchestrator.protocol.checkpoints.checkpoint_dir import (
+    COMMIT,
+    MANIFEST,
+    BadCheckpointError,
+    CheckpointState,
+    is_committed,
+    newest,
+)
+from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotInstalledError
 from orchestrator.protocol.events import Collected
+from orchestrator.protocol.files import sync_folder
 from orchestrator.protocol.metric import kept_by
-from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_regular
-from orchestrator.runs.store import RunDir, write_durably
+from orchestrator.protocol.reading import MOST_RECORD
+from orchestrator.runs.store import RunDir
 from orchestrator.transport.machine import Machine
 
 # -- names and folders
@@ -45,10 +53,13 @@ def bring_newest(run: RunDir, machine: Machine, folder: str, steps: list[str], m
     here = 0
     for step in sorted(steps, reverse=True):
         target = run.path / "checkpoints" / Path(step).name
-        if not is_committed(target):
-            if not bring_checkpoint(machine, f"{folder}/{step}", target):
+        number = checkpoint_dir.step_of(target.name)
+        if not is_committed(target) and number is not None:
+            try:
+                bring_checkpoint(machine, f"{folder}/{step}", target)
+            except BadCheckpointError:
                 continue
-            run.append_event(Collected(int(target.name.removeprefix("step_"))))
+            run.append_event(Collected(number))
         here += 1
         if here == most:
             break
@@ -69,44 +80,58 @@ def _keep_newest(run: RunDir, *, is_all: bool) -> None:
         checkpoint_dir.delete(folder / name)
 
 
-def bring_checkpoint(machine: Machine, remote: str, target: Path) -> bool:
-    """Copy one committed checkpoint, its COMMIT file last, and verify it. Return False if the checkpoint is damaged or
-    was deleted meanwhile.
+def bring_checkpoint(machine: Machine, remote: str, target: Path, policy: Policy = COMMITTED) -> list[Landed]:
+    """Copy one committed checkpoint, its COMMIT file last, and verify it. Files that are already here are kept.
+
+    Raises BadCheckpointError if the checkpoint is damaged or was deleted meanwhile. Raises BackendError if the machine
+    can't be reached, or if a file can't be written or verified.
     """
     folder, _, name = remote.rpartition("/")
-    commit, manifest = read_small(machine, folder, [f"{name}/{COMMIT}", f"{name}/{MANIFEST}"], MOST_RECORD)
-    if commit is None or manifest is None or hashlib.sha256(manifest).hexdigest().encode() != commit.strip():
-        return False
-    files = _files(manifest, target.name)
-    if files is None:
-        return False
-    with contextlib.suppress(OSError):
-        if read_regular(target / COMMIT, MOST_WORD, target.parent) == commit:
-            return True
-    target.mkdir(parents=True, exist_ok=True)
-    wanted = [Wanted(folder, f"{name}/{each}", f"{target}/{each}", *facts) for each, facts in files.items()]
-    for landed in fetch(machine, wanted, COMMITTED, sum(each.size for each in wanted)):
-        if landed.problem is not None:
-            problem = landed.problem
-            raise BackendError(
-                f"{problem.filename or target}: {problem.strerror}", "make room on that disk"
-            ) from problem
-        if not landed.sha256:
-            shutil.rmtree(target)
-            return False
-    write_durably(target / MANIFEST, manifest)
-    write_durably(target / COMMIT, commit)
-    return True
-
-
-def _files(manifest: bytes, name: str) -> dict[str, tuple[int, int, Checksum]] | None:
-    """Return a dict from the name of each file of a checkpoint to (size in bytes, 0, checksum), in which the 0 stands
-    for an unknown time. Return None if the manifest is damaged or belongs to another checkpoint.
-    """
+    manifest, commit = read_small(machine, folder, [f"{name}/{MANIFEST}", f"{name}/{COMMIT}"], MOST_RECORD)
+    if manifest is None or commit is None:
+        raise BadCheckpointError(CheckpointState.INCOMPLETE, "it was removed while it was copied")
+    found, digest = checkpoint_dir.verified(name, manifest, commit)
+    files = {each: (int(entry["bytes"]), Checksum.of(entry)) for each, entry in found.files.items()}
+    files[MANIFEST] = len(manifest), Checksum(Algorithm.SHA256, digest)
+    files[COMMIT] = len(commit), Checksum(Algorithm.SHA256, hashlib.sha256(commit).hexdigest())
+    wanted = [
+        Wanted(folder, f"{name}/{each}", f"{target}/{each}", size, checksum=checksum)
+        for each, (size, checksum) in files.items()
+    ]
     try:
-        found = checkpoint_dir.manifest_of(manifest)
-    except checkpoint_dir.BadCheckpointError:
-        return None
-    if checkpoint_dir.step_of(name) != found.step:
-        return None
-    return {each: (entry["bytes"], 0, Checksum.of(entry)) for each, entry in found.files.items()}
+        return _complete(machine, wanted, target, policy)
+    except NotInstalledError as error:
+        raise BackendError(f"{target} can't be verified: {error}") from error
+    except OSError as error:
+        raise BackendError(f"{error.filename or target}: {error.strerror}", "make room on that disk") from error
+
+
+def _complete(machine: Machine, wanted: list[Wanted], target: Path, policy: Policy) -> list[Landed]:
+    """Fetch those files of a checkpoint that the folder `target` lacks."""
+    target.mkdir(parents=True, exist_ok=True)
+    here, lacking = list[Wanted](), list[Wanted]()
+    for each in wanted:
+        (here if _is_here(each) else lacking).append(each)
+    if lacking:
+        (target / COMMIT).unlink(missing_ok=True)  # a save of this step that is about to be overwritten
+    result = [Landed(each, is_known=True) for each in here]
+    while lacking:
+        for landed in fetch(machine, tuple(lacking), policy, sum(each.size for each in lacking)):
+            if landed.problem is not None:
+                raise landed.problem
+            if landed.sha256:
+                lacking.remove(landed.wanted)
+                result.append(landed)
+            elif landed.is_continued:  # the bytes of an interrupted copy were wrong, and the file is fetched again
+                break
+            else:
+                shutil.rmtree(target)
+                name = os.path.basename(landed.wanted.path)
+                raise BadCheckpointError(CheckpointState.CORRUPT, f"{name} does not match its checksum")
+    sync_folder(target)
+    return result
+
+
+def _is_here(wanted: Wanted) -> bool:
+    checksum, path = wanted.checksum, os.path.realpath(wanted.target)
+    return checksum is not None and os.path.exists(path) and checksum.is_of(path)

@@ -6,14 +6,13 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from orchestrator.backends.mirror.policy import Policy
 from orchestrator.errors import BackendError
 from orchestrator.node.server.sending import HASH_BYTES, PATIENCE
 from orchestrator.protocol.arriving import PIECE, Arriving
-from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotInstalledError
+from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
 from orchestrator.transport.machine import CALL_SECONDS, SLOWEST, Machine
 
 ON_THE_WAY: Final = 3  # requests that are sent before the first of them is answered
@@ -25,8 +24,7 @@ NONSENSE: Final = "it sends other files than those that were requested"
 ROOM: Final = 1 << 20  # bytes by which a file may be larger than it was when it was listed
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A file to fetch: its `path` in the folder `below` on a machine, and its path `target` on this machine. In the
     folder `below`, no symbolic link is followed.
     """
@@ -46,10 +44,9 @@ class Wanted:
         return self.checksum.hex[:16] if self.checksum else f"{self.size}-{self.mtime_ns}"
 
 
-@dataclass(frozen=True)
-class Landed:
+class Landed(NamedTuple):
     """The result for one file: its hash, size and time if it was fetched or was already on this machine. If it could
-    not be written, `problem` is the error.
+    not be written, `problem` is the error. `is_continued`: an interrupted copy had left its first bytes.
 
     If there is neither a hash nor an error, the file was changed or removed on the other machine during the fetch.
     """
@@ -59,6 +56,7 @@ class Landed:
     size: int = 0
     mtime_ns: int = 0
     is_known: bool = False
+    is_continued: bool = False
     problem: OSError | None = None
 
 
@@ -138,10 +136,9 @@ class _File:
         algorithm = wanted.checksum.algorithm if wanted.checksum else Algorithm.SHA256
         self.most = wanted.size + ROOM * (not policy.continued)
         size = wanted.size if policy.continued else 0  # the most that an interrupted copy may have left
-        try:
-            self.arriving = Arriving(wanted.target, wanted.version, size, algorithm, durable=policy.durable)
-        except NotInstalledError as error:
-            raise BackendError(f"{wanted.target} can't be verified: {error}") from error
+        self.arriving = Arriving(
+            wanted.target, wanted.version, size, algorithm, durable=policy.durable, mode=policy.mode
+        )
         self.was_begun = self.arriving.size > 0
 
     @property
@@ -186,13 +183,13 @@ class _File:
         is_whole = self.is_right and arriving.size == row.size and (checksum is None or checksum.hex == digest)
         if arriving.problem is None and not is_whole:
             arriving.drop()
-            return Landed(self.wanted)
+            return Landed(self.wanted, is_continued=self.was_begun)
         try:
             mode = 0o700 if self.wanted.executable else None
             arriving.finish(row.mtime_ns if self.policy.hashed else None, mode)
         except OSError as error:
             return Landed(self.wanted, problem=error)
-        return Landed(self.wanted, digest, row.size, row.mtime_ns)
+        return Landed(self.wanted, digest, row.size, row.mtime_ns, is_continued=self.was_begun)
 
 
 class _Request:

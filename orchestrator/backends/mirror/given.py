@@ -129,10 +129,5 @@ def give(machine: Machine, run: RunDir, given: Given) -> None:
     partial = f"{folder}/.{name}.given"
     with machine.bulk(sum(files.values())) as fast:
         for path in files:
-            if "/" in path:
-                give_file(fast, above / path, f"{partial}/{path.partition('/')[2]}")
-        if Path(saved.path).is_dir():
-            fast.call("put_in_place", source=partial, target=given.target)
-        for path in files:
-            if "/" not in path:  # a checkpoint of one file, or a tracker beside the checkpoint
-                give_file(fast, above / path, f"{folder}/{path}")
+            give_file(fast, above / path, f"{partial}/{path}")
+        fast.call("commit_files", source=partial, target=given.target)

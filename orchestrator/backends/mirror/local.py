@@ -7,12 +7,12 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from orchestrator.backends.mirror.policy import USERS
 from orchestrator.protocol.arriving import PIECE, Arriving
-from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, Hasher, hasher
+from orchestrator.protocol.checkpoints.checksum import Algorithm, Hasher, hasher
 from orchestrator.protocol.reading import opened
 
 TRIES: Final = 3  # for a file that is rewritten during the copy
-USERS: Final = 0o666  # the mode of a new file, before the user's umask applies
 
 
 def copy_latest(source: Path, target: Path, below: Path | None = None) -> tuple[int, str, str]:
@@ -95,25 +95,3 @@ def _arrive(reading: BinaryIO, arriving: Arriving, size: int) -> int:
         arriving.leave()
         raise
     return begun
-
-
-def copy_committed(source: Path, target: Path, checksum: Checksum) -> str:
-    """Copy a file of a checkpoint. Return what was done: "kept", "continued" or "copied". Return "" if the file does
-    not have this checksum.
-
-    Raises OSError if a file can't be read or written. The next copy then resumes after the bytes that have arrived.
-    """
-    if target.exists() and checksum.is_of(target.resolve()):
-        return "kept"
-    with opened(source, source.parents[1]) as reading:  # an open file can be read even after the run deletes it
-        size = os.fstat(reading.fileno()).st_size
-        for _ in range(2):
-            arriving = Arriving(target, checksum.hex[:16], size, checksum.algorithm, mode=USERS)
-            begun = _arrive(reading, arriving, size)
-            if arriving.problem is not None or arriving.digest.hexdigest() == checksum.hex:
-                arriving.finish()
-                return "continued" if begun else "copied"
-            arriving.drop()
-            if not begun:
-                break
-    return ""

@@ -216,7 +216,7 @@ class Outputs:
                 self._check_room(entry.size + ROOM_AT_ONCE)
                 room = ROOM_AT_ONCE
             target = f"{self.folder}/{name}"
-            above = os.path.dirname(target)
+            above = target.rpartition("/")[0]
             try:
                 if above not in made:
                     os.makedirs(above, mode=0o700, exist_ok=True)
@@ -256,7 +256,9 @@ class Outputs:
                 Path(partial_of(landed.wanted.target, landed.wanted.version)).unlink()  # frees its disk space
             self._refuse(name, landed.problem)
         elif landed.sha256:
-            entry = found.files[name] = found.files[name]._replace(size=landed.size, mtime_ns=landed.mtime_ns)
+            entry = found.files[name]
+            if (entry.size, entry.mtime_ns) != (landed.size, landed.mtime_ns):
+                entry = found.files[name] = entry._replace(size=landed.size, mtime_ns=landed.mtime_ns)
             home.files[name] = Kept(*entry[:4], landed.sha256, landed.is_known)
 
 

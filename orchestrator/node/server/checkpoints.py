@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 
-from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
+from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints.of_run import Places, progress_of_saved
 from orchestrator.protocol.checkpoints.search import Sought, at
+from orchestrator.protocol.files import put_in_place
 
 
 def saved(request: Request, _: bytes) -> Answer:
@@ -24,11 +24,9 @@ def saved(request: Request, _: bytes) -> Answer:
     }, b""
 
 
-def put_in_place(request: Request, _: bytes) -> Answer:
-    """Rename a completely written folder to its final name. If a folder of that name exists, it is removed first."""
-    source, target = at_user(request["source"]), at_user(request["target"])
-    if os.path.islink(target) or os.path.isfile(target):
-        raise RefusedError(f"{target} is not a folder")
-    shutil.rmtree(target, ignore_errors=True)
-    os.rename(source, target)
+def commit_files(request: Request, _: bytes) -> Answer:
+    """Move the files of the folder `source` beside the path `target`, and replace that path."""
+    source = at_user(request["source"])
+    put_in_place(source, at_user(request["target"]))
+    os.rmdir(source)
     return {}, b""

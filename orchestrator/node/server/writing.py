@@ -3,43 +3,80 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
-from orchestrator.protocol.checkpoints.checksum import checksum_of
-from orchestrator.protocol.files import PRIVATE, write_json
+from orchestrator.protocol.files import PRIVATE, write_atomic, write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, node_folder
-from orchestrator.protocol.reading import open_own
+
+if TYPE_CHECKING:  # loads concurrent.futures, for which no submit on this machine must wait
+    from orchestrator.protocol.arriving import Arriving
+
+
+@dataclass
+class _Transfer:
+    """A file that a sender sends in pieces. Several workers may have its pieces at once, in any order."""
+
+    arriving: Arriving
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    early: dict[int, bytes] = field(default_factory=dict)  # offset -> a piece whose predecessors have not arrived
+
+
+_transfers: dict[str, _Transfer] = {}  # by sender
 
 
 def write_file(request: Request, payload: bytes) -> Answer:
-    """Write a private file completely, or write its next piece.
-
-    sha256: the hash that the complete file must have. sender: a name that distinguishes several senders of the same
-    file.
+    """Write a private file, whose contents are the payload. Raises RefusedError if the payload does not have the
+    request's `sha256`.
     """
-    path, sender, sha256 = at_user(request["path"]), request.get("sender"), request.get("sha256")
+    path, sha256 = at_user(request["path"]), request.get("sha256")
+    if sha256 and hashlib.sha256(payload).hexdigest() != sha256:
+        raise RefusedError(f"{path} was changed on the way: its sha256 is not {sha256}")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    partial = f"{path}.{sender}.partial" if sender else f"{path}.partial"
-    offset = int(request.get("offset", 0))
-    flags = os.O_WRONLY
-    if not offset:
-        flags |= os.O_CREAT | os.O_EXCL
-        with contextlib.suppress(FileNotFoundError):  # left by an interrupted write
-            os.unlink(partial)
-    with open(open_own(partial, flags, PRIVATE), "wb") as file:
-        file.seek(offset)
-        file.write(payload)
-        if request.get("last", True):
-            file.flush()
-            os.fsync(file.fileno())
-    if request.get("last", True):
-        if sha256 and checksum_of(partial).hex != sha256:
-            os.unlink(partial)
-            raise RefusedError(f"{path} was changed on the way: its sha256 is not {sha256}")
-        os.replace(partial, path)
-    return {"size": offset + len(payload)}, b""
+    write_atomic(path, payload, mode=PRIVATE)
+    return {}, b""
+
+
+def begin_file(request: Request, _: bytes) -> Answer:
+    """Begin to receive a private file in pieces. Return how many of its bytes an interrupted transfer has left.
+
+    version: identifies the contents. size: the file's size in bytes. sender: a random name for this transfer.
+    """
+    from orchestrator.protocol.arriving import Arriving
+
+    path, size = at_user(request["path"]), int(request["size"])
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    try:
+        arriving = Arriving(path, request["version"], size, is_alone=True)
+    except OSError:  # another sender sends the same version, or this file system has no locks
+        arriving = Arriving(path, request["sender"], size)
+    _transfers[request["sender"]] = _Transfer(arriving)
+    return {"size": arriving.size}, b""
+
+
+def write_piece(request: Request, payload: bytes) -> Answer:
+    """Write a piece of a file. The last piece has the `sha256` of the whole file, and is sent when all other pieces
+    were answered. If the hash matches, the file gets its final name.
+    """
+    transfer = _transfers[request["sender"]]
+    arriving, sha256 = transfer.arriving, request.get("sha256")
+    with transfer.lock:
+        transfer.early[request["offset"]] = payload
+        while arriving.size in transfer.early:
+            arriving.take(transfer.early.pop(arriving.size))
+        if arriving.problem is None and sha256 is None:
+            return {}, b""
+        del _transfers[request["sender"]]
+        if arriving.problem is None and (transfer.early or arriving.digest.hexdigest() != sha256):
+            arriving.drop()
+            raise RefusedError(f"{arriving.target} was changed on the way: its sha256 is not {sha256}")
+        arriving.finish()
+    return {}, b""
 
 
 def prepare_array_run(request: Request, payload: bytes) -> Answer:

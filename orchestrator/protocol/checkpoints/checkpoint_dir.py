@@ -240,19 +240,27 @@ def _as_bad(error: BadCheckpointError | OSError) -> BadCheckpointError:
 def read_manifest(path: Path) -> tuple[Manifest, str]:
     """Return a checkpoint's manifest and the manifest's sha256.
 
-    Raises BadCheckpointError if the manifest or COMMIT can't be read or is damaged, if the sha256 differs from COMMIT,
-    or if the step differs from the folder's name.
+    Raises BadCheckpointError if a file can't be read, and as `verified` does.
     """
     try:
         content = read_regular(path / MANIFEST, MOST_RECORD, path.parent)
         commit = read_regular(path / COMMIT, MOST_WORD, path.parent)
     except OSError as error:
         raise _as_bad(error) from error
+    return verified(path.name, content, commit)
+
+
+def verified(name: str, content: bytes, commit: bytes) -> tuple[Manifest, str]:
+    """Return a manifest and its sha256 from the contents of the files MANIFEST and COMMIT.
+
+    Raises BadCheckpointError if a file is damaged, if the sha256 differs from COMMIT, or if the step differs from the
+    folder's name.
+    """
     digest = hashlib.sha256(content).hexdigest()
     if commit.strip() != digest.encode():
         raise BadCheckpointError(CheckpointState.CORRUPT, f"the manifest does not match the checksum in {COMMIT}")
     manifest = manifest_of(content)
-    if step_of(path.name) not in (None, manifest.step):
+    if step_of(name) not in (None, manifest.step):
         raise BadCheckpointError(
             CheckpointState.CORRUPT, f"the manifest belongs to another checkpoint: step {manifest.step}"
         )

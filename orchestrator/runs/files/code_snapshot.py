@@ -127,6 +127,22 @@ def ignored_paths(code_dir: Path, ignore_file: str) -> list[str]:
     return ignored
 
 
+def lay_ignored(
+    code_dir: Path, copy: Path, ignore_file: str, max_size: int, ignored: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Add the ignored files of the code folder to the copy. Return the checkpoints that were linked instead of being
+    copied. If `ignored` is None, the folder is searched for files that match an ignore pattern.
+    """
+    if ignored is None:
+        paths = ignored_paths(code_dir, ignore_file) if code_dir.is_dir() else ()
+        ignored = [path for path in paths if not os.path.lexists(copy / path)]
+    if not ignored:
+        return ()
+    from orchestrator.runs.files.laid_files import lay
+
+    return lay(code_dir.resolve(), copy, ignored, max_size)
+
+
 def _survey(
     code_dir: Path, destination: Path | None, ignore_file: str, max_size: int, named: Sequence[str] | None = ()
 ) -> tuple[list[_Entry], list[str], Rules]:

@@ -1,25 +1,22 @@
 // Makes elements. Text from runs is set as text, and never parsed as HTML.
 
 export function make(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
+  return complete(document.createElement(name), attributes, children);
+}
+
+// Makes an element of a drawing.
+export function svg(name, attributes = {}, ...children) {
+  return complete(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+function complete(element, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (key === "value" || key === "checked" || key === "disabled") element[key] = value;
     else element.setAttribute(key, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined).map(asNode));
-  return element;
-}
-
-// Makes an element of a drawing.
-export function svg(name, attributes = {}, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-    else if (value !== undefined && value !== null && value !== false) element.setAttribute(key, value);
-  }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined).map(asNode));
+  element.append(...nodesOf(children));
   return element;
 }
 
@@ -28,12 +25,13 @@ export function emptyNote(...children) {
   return make("p", { class: "empty" }, ...children);
 }
 
-function asNode(child) {
-  return child instanceof Node ? child : document.createTextNode(String(child));
+// Strings become text by themselves.
+function nodesOf(children) {
+  return children.flat().filter((child) => child !== null && child !== undefined);
 }
 
 export function fill(element, ...children) {
-  element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined).map(asNode));
+  element.replaceChildren(...nodesOf(children));
   return element;
 }
 

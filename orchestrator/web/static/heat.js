@@ -84,10 +84,6 @@ export function heatMap(words, tallest = TALLEST) {
     fill(times, [0, 0.25, 0.5, 0.75, 1].map((share) => make("span", {}, timeOfDay(map.times[0] + share * whole))));
   }
 
-  function numbers(row) {
-    return row.first === row.last ? String(row.first) : `${row.first}–${row.last}`;
-  }
-
   function name(row) {
     return `${map.of}${row.first === row.last ? "" : "s"} ${numbers(row)}`;
   }
@@ -133,6 +129,11 @@ export function heatMap(words, tallest = TALLEST) {
     },
     close: () => sizes.disconnect(),
   };
+}
+
+// The numbers of a row: of one rank, or of the first and the last of several.
+export function numbers(row) {
+  return row.first === row.last ? String(row.first) : `${row.first}–${row.last}`;
 }
 
 function channels(colour) {

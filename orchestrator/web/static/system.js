@@ -1,7 +1,7 @@
 // The use of a run's machines: unusual states, a panel of lines or a map for each measure, and the newest numbers.
 import { button, emptyNote, fill, make, section, table } from "./dom.js";
 import { chart, colour, colourKey, whenLookChanges } from "./chart.js";
-import { heatMap, untilNextColumn } from "./heat.js";
+import { heatMap, numbers, untilNextColumn } from "./heat.js";
 import { bytes, number } from "./format.js";
 import { tellPace } from "./ranks.js";
 import { ask, paced } from "./source.js";
@@ -106,7 +106,7 @@ function panelOf(path, measure, title) {
 
 function linesOf(map) {
   if (map.rows.length <= MOST_LINES) {
-    return map.rows.map((row, at) => ({ label: `${map.of} ${row.first === row.last ? row.first : `${row.first}–${row.last}`}`, colour: colour(at), values: row.values }));
+    return map.rows.map((row, at) => ({ label: `${map.of} ${numbers(row)}`, colour: colour(at), values: row.values }));
   }
   const columns = map.times.map((_, column) => map.rows.map((row) => row.values[column]).filter((value) => value !== null).sort((one, other) => one - other));
   const at = (share) => columns.map((values) => (values.length ? values[Math.round(share * (values.length - 1))] : null));

@@ -72,7 +72,7 @@ def test_the_help_fits_80_columns_and_each_command_has_an_example(
     assert "\n  Example: " in orch(name, "--help").out
 
 
-@pytest.mark.parametrize("name", sorted({*Orch.rooms, *Orch.unlisted} - {"shell"}))  # which passes options on
+@pytest.mark.parametrize("name", sorted({*Orch.sections, *Orch.unlisted} - {"shell"}))  # which passes options on
 def test_click_parses_each_command(name: str) -> None:
     command = group.get_command(click.Context(group), name)
     assert isinstance(command, click.Command)

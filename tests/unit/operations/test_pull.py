@@ -101,7 +101,7 @@ def test_an_interrupted_copy_goes_on_and_commits_last(run: RunDir, tmp_path: Pat
     target = tmp_path / "out/checkpoints/step_00000003"
     assert not (target / COMMIT).exists()
     assert listing(tmp_path / "out/checkpoints", verify=True)[0].verdict == "incomplete"
-    assert [path.stat().st_size for path in target.glob(".*.partial")] == [1000]
+    assert [path.stat().st_size for path in target.glob(f".{STATE}.*.partial")] == [1000]
     assert how(pull(run, tmp_path / "out"))[f"checkpoints/step_00000003/{STATE}"] == "continued"
     assert check(target, verify=True).is_whole
     assert sorted(path.name for path in target.iterdir()) == [COMMIT, MANIFEST, STATE]

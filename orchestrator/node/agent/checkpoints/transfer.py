@@ -29,7 +29,7 @@ from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, s
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotInstalledError
 from orchestrator.protocol.checkpoints.formats import TRACKERS
 from orchestrator.protocol.checkpoints.search import Saved, files_of
-from orchestrator.protocol.files import sync_folder, write_json
+from orchestrator.protocol.files import put_in_place, write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import GIVEN, node_folder
 from orchestrator.protocol.messages import Answer, FilesWanted, Hashed, Keep, Kept
@@ -224,7 +224,7 @@ class Receiver:
                 await _receive_file(channel, f"{temp}/{path}", facts)
             if _is_orchs(name):
                 _check_manifest(Path(temp, os.path.basename(name)), files)
-            await in_thread(_put_in_place, temp, place)
+            await in_thread(put_in_place, temp, place)
         finally:
             await _to_its_end(shutil.rmtree, temp, True)
         if _is_orchs(name):
@@ -385,16 +385,3 @@ def _delete(path: str) -> None:
     else:
         with contextlib.suppress(OSError):
             os.unlink(path)
-
-
-def _put_in_place(temp: str, place: str) -> None:
-    """Move the received files to their final folder. A file of `TRACKERS` is moved last, because it marks the
-    checkpoint as complete.
-    """
-    folder, first = os.path.split(place)
-    os.makedirs(folder, exist_ok=True)
-    if os.path.isdir(place) and not os.path.islink(place):
-        shutil.rmtree(place)
-    for name in (first, *(name for name in os.listdir(temp) if name != first)):
-        os.replace(f"{temp}/{name}", f"{folder}/{name}")
-    sync_folder(folder)

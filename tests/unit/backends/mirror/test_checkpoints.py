@@ -15,6 +15,7 @@ import pytest
 from orchestrator.backends.mirror.checkpoints import bring_checkpoint, bring_newest
 from orchestrator.backends.mirror.send import give_checkpoint
 from orchestrator.errors import BackendError
+from orchestrator.protocol.checkpoints.checkpoint_dir import BadCheckpointError
 from orchestrator.runs.store import RunDir
 from tests.machines import FakeMachine
 
@@ -68,7 +69,8 @@ def test_a_damaged_checkpoint_is_not_brought(tmp_path: Path, damage: str, algori
     data = bytearray((source / damage).read_bytes())
     data[3] ^= 1
     (source / damage).write_bytes(data)
-    assert not bring_checkpoint(FakeMachine(), str(source), target)
+    with pytest.raises(BadCheckpointError):
+        bring_checkpoint(FakeMachine(), str(source), target)
     assert not (target / "COMMIT").exists()
 
 
@@ -79,7 +81,8 @@ def test_a_checkpoint_that_names_files_elsewhere_is_not_brought(tmp_path: Path, 
     manifest = json.dumps({"format": 1, "step": 7, "files": files}).encode()
     (source / "manifest.json").write_bytes(manifest)
     (source / "COMMIT").write_text(hashlib.sha256(manifest).hexdigest())
-    assert not bring_checkpoint(FakeMachine(), str(source), tmp_path / "here" / "step_00000007")
+    with pytest.raises(BadCheckpointError):
+        bring_checkpoint(FakeMachine(), str(source), tmp_path / "here" / "step_00000007")
     assert not (tmp_path / "evil").exists()
     assert not (tmp_path / "here").exists()
 
@@ -89,14 +92,16 @@ def test_a_manifest_of_another_kind_is_no_checkpoint(tmp_path: Path, manifest: b
     source = checkpoint(tmp_path / "there", 7, b"weights")
     (source / "manifest.json").write_bytes(manifest)
     (source / "COMMIT").write_text(hashlib.sha256(manifest).hexdigest())
-    assert not bring_checkpoint(FakeMachine(), str(source), tmp_path / "step_00000007")
+    with pytest.raises(BadCheckpointError):
+        bring_checkpoint(FakeMachine(), str(source), tmp_path / "step_00000007")
 
 
 def test_a_link_in_a_checkpoint_is_not_followed(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "there", 7, b"weights")
     (source / "state.pt").rename(tmp_path / "elsewhere")
     (source / "state.pt").symlink_to(tmp_path / "elsewhere")
-    assert not bring_checkpoint(FakeMachine(), str(source), tmp_path / "here" / "step_00000007")
+    with pytest.raises(BadCheckpointError):
+        bring_checkpoint(FakeMachine(), str(source), tmp_path / "here" / "step_00000007")
 
 
 def test_a_disk_without_room_here_is_said_and_what_came_is_gone_on_from(tmp_path: Path) -> None:
@@ -138,3 +143,15 @@ def test_the_copies_here_are_the_newest_and_the_best(tmp_path: Path) -> None:
     assert sorted(path.name for path in (run.path / "checkpoints").iterdir()) == ["step_00000002", "step_00000003"]
     bring_newest(run, FakeMachine(), str(there), steps)
     assert sorted(path.name for path in (run.path / "checkpoints").iterdir()) == ["step_00000002", "step_00000003"]
+
+
+def test_another_save_of_a_step_is_not_committed_while_it_replaces_the_copy(tmp_path: Path) -> None:
+    first, second = (checkpoint(tmp_path / name, 7, os.urandom(3 << 20)) for name in ("first", "second"))
+    target = tmp_path / "here" / "step_00000007"
+    bring_checkpoint(FakeMachine(), str(first), target)
+    with pytest.raises(BackendError):
+        bring_checkpoint(FakeMachine(left=3), str(second), target)
+    assert not (target / "COMMIT").exists()
+    landed = bring_checkpoint(FakeMachine(), str(second), target)
+    assert [each.is_known for each in landed] == [False] * 3
+    assert (target / "state.pt").read_bytes() == (second / "state.pt").read_bytes()

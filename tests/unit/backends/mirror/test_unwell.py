@@ -76,7 +76,7 @@ def test_a_checkpoint_that_was_given_in_part_has_no_commit_and_is_given_again(tm
     assert whole(target) == files(source)
 
 
-@pytest.mark.parametrize("since", ["saved", WRITING, "put_in_place"])
+@pytest.mark.parametrize("since", ["saved", WRITING, "commit_files"])
 @pytest.mark.parametrize("health", LATE)
 def test_a_foreign_checkpoint_appears_whole_or_not_at_all(tmp_path: Path, health: Health, since: str) -> None:
     run = run_with(tmp_path)

@@ -15,35 +15,23 @@ from orchestrator.backends.mirror.upload import prepare_node
 from orchestrator.errors import BackendError
 from orchestrator.protocol.reading import MOST_LINES
 from orchestrator.runs.store import RunDir
+from tests.machines import FakeMachine
 from tests.unit.backends.mirror.session import LocalSession
 from tests.unit.specs.test_plan import planned, profile
 
 
-class SentError(Exception):
-    """The machine was found fit."""
-
-
-class OldMachine:
-    """A machine whose Python can't speak TLS 1.3."""
-
-    name = "n1"
-
-    def call(self, do: str, *_: Any, **values: Any) -> tuple[dict[str, Any], bytes]:
-        if do != "hello":
-            raise SentError
-        has = {"time": 0.0, "cores": 1, "gpus": 0, "memory": 1 << 30, "free": 1 << 40, "workdir": "/w"}
-        return {**has, "lacks_tls": "its Python has no ssl"}, b""
-
-
 def test_a_node_that_can_not_prove_itself_takes_part_only_alone(tmp_path: Path) -> None:
     several, alone = planned().tasks[0], planned(a_profile=profile(nodes=1)).tasks[0]
+    has = {"time": 0.0, "cores": 1, "gpus": 0, "memory": 1 << 30, "free": 1 << 40, "workdir": "/w"}
+    hello = {**has, "lacks_tls": "its Python has no ssl"}
+    old = FakeMachine("n1", {"hello": hello, "interpreter": BackendError("n1: it was found fit")})
     with pytest.raises(
         BackendError, match="n1: its Python has no ssl, by which nodes authenticate one another"
     ) as refused:
-        prepare_node(OldMachine(), RunDir(tmp_path), several, "/w", None, is_new=False)  # type: ignore[arg-type]
+        prepare_node(old, RunDir(tmp_path), several, "/w", None, is_new=False)
     assert "OpenSSL 1.1.1" in refused.value.hint
-    with pytest.raises(SentError):
-        prepare_node(OldMachine(), RunDir(tmp_path), alone, "/w", None, is_new=False)  # type: ignore[arg-type]
+    with pytest.raises(BackendError, match="n1: it was found fit"):
+        prepare_node(old, RunDir(tmp_path), alone, "/w", None, is_new=False)
 
 
 class Spare(LocalSession):
@@ -52,11 +40,14 @@ class Spare(LocalSession):
     def __init__(self) -> None:
         super().__init__()
         self.got: Counter[str] = Counter()
+        self.paths: dict[str, str] = {}
 
     def ask(self, do: str, payload: bytes = b"", **values: Any) -> Any:
-        assert do == "write_file"
-        assert values.get("offset", 0) == self.got[values["path"]]
-        self.got[values["path"]] += len(payload)
+        if do == "begin_file":
+            self.paths[values["sender"]] = values["path"]
+        path = values.get("path") or self.paths[values["sender"]]
+        assert values.get("offset", 0) == self.got[path]
+        self.got[path] += len(payload)
         return Taken()
 
 
@@ -64,7 +55,7 @@ class Taken:
     """The answer to a request that was carried out."""
 
     def wait(self, _: float | None = None) -> Any:
-        return {}, b""
+        return {"size": 0}, b""
 
 
 def test_a_spare_is_sent_records_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

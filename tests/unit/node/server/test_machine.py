@@ -39,15 +39,15 @@ def test_a_file_is_written_anew_and_through_no_link(tmp_path: Path) -> None:
     path, elsewhere = tmp_path / "run" / "file", tmp_path / "mine"
     elsewhere.write_text("mine")
     path.parent.mkdir()
-    for name in ("file", "file.partial"):
+    for name in ("file", ".file.v1.partial"):
         (path.parent / name).symlink_to(elsewhere)
-    for offset, piece in ((0, b"one "), (4, b"two")):
-        writing.write_file({"path": str(path), "offset": offset, "last": offset > 0}, piece)
+    writing.write_file({"path": str(path)}, b"one two")
     assert (path.read_bytes(), elsewhere.read_text()) == (b"one two", "mine")
-    path.with_name("file.partial").symlink_to(elsewhere)
+    with pytest.raises(RefusedError, match="file was changed on the way: its sha256 is not 00"):
+        writing.write_file({"path": str(path), "sha256": "00"}, b"evil")
     with pytest.raises(OSError, match="it is a link"):
-        writing.write_file({"path": str(path), "offset": 4}, b"evil")
-    assert elsewhere.read_text() == "mine"
+        writing.begin_file({"path": str(path), "version": "v1", "size": 4, "sender": "v1"}, b"")
+    assert (path.read_bytes(), elsewhere.read_text()) == (b"one two", "mine")
 
 
 def test_an_agent_whose_folder_was_removed_under_it_is_known_by_what_the_asker_has_recorded(tmp_path: Path) -> None:

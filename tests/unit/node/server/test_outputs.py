@@ -111,7 +111,7 @@ def test_links_are_not_followed_and_those_that_lead_out_are_named(run: Path) -> 
 
 
 ORCHS = (
-    "node.pyz", "node.pyz.partial", "cancel.json", "received.json", "rank0.done", "shared", "metrics.jsonl",
+    "node.pyz", ".metrics.jsonl.12-34.partial", "cancel.json", "received.json", "rank0.done", "shared", "metrics.jsonl",
     "result.json", "given/step_00000001/COMMIT", "slurm/12.log", "slurm/1_0_log.out", "slurm/again.3",
     "nodes/0/agent.json", "nodes/0/attempt_0/rank_0.log", "nodes/12/start_3", "nodes/0/events.jsonl.reserve",
     ".cancel.json.01234567.89abcdef.12.tmp",
