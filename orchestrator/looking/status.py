@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from orchestrator.looking.run import record_of
+from orchestrator.looking.run import grouped, record_of
 from orchestrator.looking.state import state_of
-from orchestrator.looking.sweep import grouped
 from orchestrator.runs.files.logs import beat_of, last_line, result_of
 from orchestrator.runs.files.samples import newest_samples
 from orchestrator.runs.findings import findings

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Union
 
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Hasher, hasher
-from orchestrator.protocol.files import PRIVATE, is_at, open_own
+from orchestrator.protocol.files import PRIVATE, is_at
+from orchestrator.protocol.reading import open_own
 
 PIECE = 1 << 20
 LONGEST_NAME = 180  # bytes; the version is added, and file systems allow 255 bytes in a name

@@ -16,10 +16,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.protocol.reading import open_in_own_folder
+from orchestrator.protocol.reading import READABLE, open_own
 
 PRIVATE = 0o600
-READABLE = 0o644
 WRITING_SECONDS = 60.0  # seconds that a write by another machine may take
 REMOVAL_PASSES = 8  # attempts to empty a folder in which other processes may still finish writing a file
 _SHARED = os.O_RDWR | os.O_CREAT | os.O_APPEND  # flags for files that several processes write or lock
@@ -36,14 +35,6 @@ def write_atomic(path: str | Path, data: bytes, *, mode: int = READABLE, durable
         descriptor = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(descriptor, "wb") as file:
             file.write(data)
-
-
-def open_own(path: str | Path, flags: int, mode: int = READABLE) -> int:
-    """Open one of orch's own files and return its descriptor. Raises OSError if the path is a link or a pipe.
-
-    A link could point to any file, and a pipe might have no reader.
-    """
-    return open_in_own_folder(path, flags, mode)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Union
 
 from orchestrator.protocol.json_text import parse_json
 
+READABLE = 0o644
 MOST_WORD = 1 << 20  # bytes of a message file from one process to another, such as cancel.json
 MOST_RECORD = 64 << 20  # bytes of a record, such as plan.json
 MOST_LINES = 256 << 20  # bytes of a file of lines, such as events.jsonl
@@ -45,7 +46,7 @@ class NotOrdinaryError(OSError):
 def descriptor_of(path: _Path, below: _Path | None = None) -> int:
     """Open an ordinary file and return its descriptor."""
     if below is None:
-        return open_in_own_folder(path, os.O_RDONLY)
+        return open_own(path, os.O_RDONLY)
     try:
         return _reopened(_seen(os.fspath(path), os.fspath(below)))
     except OSError as error:
@@ -66,8 +67,9 @@ def _reopened(seen: int) -> int:
         os.close(seen)
 
 
-def open_in_own_folder(path: _Path, flags: int, mode: int = 0o600) -> int:
-    """Open or create an ordinary file in a trusted folder, and return its descriptor. Only the last part of the path is
+def open_own(path: _Path, flags: int, mode: int = READABLE) -> int:
+    """Open or create one of orch's own files in a trusted folder, and return its descriptor. Raises OSError if the path
+    is a link, which could point to any file, or a pipe, which might have no reader. Only the last part of the path is
     checked.
 
     This takes half the time of checking the whole path, which matters because `orch status` opens thousands of files.

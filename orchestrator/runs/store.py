@@ -30,7 +30,7 @@ from orchestrator.node.system.private import make_private, remedy, why_exposed, 
 from orchestrator.protocol import files
 from orchestrator.protocol.events import Clock, Event, of, read_event, read_events
 from orchestrator.protocol.json_text import objects_in
-from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, read_regular
+from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, READABLE, read_json, read_regular
 from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.files.file_cache import FileCache, Signature, signature_of
 from orchestrator.runs.record import PlanRecord, RunRecord
@@ -300,7 +300,7 @@ def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
 def write_durably(path: Path, data: bytes, *, private: bool = False) -> None:
     """Write a file atomically and durably. Raises StoreError with the path if that fails."""
     with _said_of(path):
-        files.write_atomic(path, data, mode=files.PRIVATE if private else files.READABLE)
+        files.write_atomic(path, data, mode=files.PRIVATE if private else READABLE)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.errors import StoreError
-from orchestrator.protocol.files import READABLE, open_own
+from orchestrator.protocol.reading import READABLE, open_own
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Ending

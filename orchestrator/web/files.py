@@ -19,7 +19,8 @@ from typing import Final
 from orchestrator.errors import StoreError
 from orchestrator.node.system.private import make_private
 from orchestrator.node.system.processes import Process, identify
-from orchestrator.protocol.files import PRIVATE, open_own
+from orchestrator.protocol.files import PRIVATE
+from orchestrator.protocol.reading import open_own
 from orchestrator.runs.store import RunDir, check_own, write_durably
 
 RECORD: Final = "server.json"

@@ -23,9 +23,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.node.system.processes import Process, identify, send_signal, wait_gone
-from orchestrator.protocol.files import PRIVATE, locked, locked_if_free, open_own
+from orchestrator.protocol.files import PRIVATE, locked, locked_if_free
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.reading import read_part
+from orchestrator.protocol.reading import open_own, read_part
 from orchestrator.transport.local_users import Guard, check_owners_are_told
 from orchestrator.views.reader import Note
 from orchestrator.web import files

@@ -382,7 +382,7 @@ def test_any_number_of_runs_costs_one_look(alice: User) -> None:
     real = alice.testbed.output("ctl", "which", "squeue")
     folder = alice.program("squeue", f'echo look >>{FOLDER}/looks\nexec {real} "$@"')
     runs = [alice.count(1, "sbatch: {begin: now+1hour}\n") for _ in range(3)]
-    code = "from orchestrator.looking.sweep import grouped; from orchestrator.runs.store import state_root; " \
+    code = "from orchestrator.looking.run import grouped; from orchestrator.runs.store import state_root; " \
            "print([str(state.state) for ((_, state),) in grouped(state_root(), everything=True, limit=9)])"  # fmt: skip
     done = alice.testbed.python("ctl", "-c", code, ORCH_HOME=ORCH, PATH=f"{folder}:/usr/bin:/bin")
     assert done.out.strip() == str(["pending"] * 3), done.err

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.looking.run import wait
+from orchestrator.looking.run import wait, wait_all
 from orchestrator.looking.state import state_of
-from orchestrator.looking.sweep import wait_all
 from orchestrator.node.system.processes import send_signal, wait_gone
 from orchestrator.runs.dependencies import is_queued
 from orchestrator.runs.state import RunState

@@ -22,8 +22,8 @@ from orchestrator.cli.render import results
 from orchestrator.cli.render import runs as render
 from orchestrator.errors import OrchError
 from orchestrator.looking import run as looking
+from orchestrator.looking.run import grouped
 from orchestrator.looking.state import state_of
-from orchestrator.looking.sweep import grouped
 from orchestrator.operations import runs
 from orchestrator.runs.files.checkpoints import checkpoint_folder, listing
 from orchestrator.runs.files.logs import Selection, Tail, beat_of, result_of

@@ -105,7 +105,7 @@ def opens(call: ast.Call) -> bool:
     if name not in OPENERS:
         return False
     first = call.args[0]
-    if isinstance(first, ast.Call) and ast.unparse(first.func) in ("open_own", "descriptor_of", "open_in_own_folder"):
+    if isinstance(first, ast.Call) and ast.unparse(first.func) in ("open_own", "descriptor_of"):
         return False
     text = ast.unparse(first).lstrip("f").strip("'\"")
     return not text.startswith(KERNEL) and text != "os.devnull"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.errors import BackendError
 from orchestrator.node.server.files import MOST_OF_A_LOOK, files_of, is_appended, is_of_progress, tail_hash
 from orchestrator.protocol.checkpoints.checkpoint_dir import step_of
-from orchestrator.protocol.files import locked, open_own, write_atomic
+from orchestrator.protocol.files import locked, write_atomic
+from orchestrator.protocol.reading import open_own
 from orchestrator.runs.store import RunDir
 
 if TYPE_CHECKING:

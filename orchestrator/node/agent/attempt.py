@@ -4,7 +4,6 @@ are idle. The module does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from orchestrator.node.agent.fitness import where_missing
@@ -88,11 +87,8 @@ class Attempt:
         if not module or module != self.sought:
             return culprit
         own = {each.node for each in self.exits if each.node is not None and missing_module_of(each) == module}
-        return replace(culprit, lacks=self.where_missing(module, self.lacking | own))
-
-    def where_missing(self, module: str, nodes: Collection[int]) -> str:
-        """Return a text that lists the nodes on which a module is missing."""
-        return where_missing(self.roster.task, module, nodes, self.ready, self.roster.host_of)
+        lacks = where_missing(self.roster.task, module, self.lacking | own, self.ready, self.roster.host_of)
+        return replace(culprit, lacks=lacks)
 
     # -- idle nodes
 

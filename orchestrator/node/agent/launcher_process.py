@@ -21,12 +21,12 @@ from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import MARK, mark
 from orchestrator.node.system.signals import held_back
 from orchestrator.node.system.threads import in_thread
-from orchestrator.protocol.files import open_own
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, node_folder
 from orchestrator.protocol.masking import masker, secret_values
 from orchestrator.protocol.messages import LauncherGone, Order, Ping, Report, read_report
 from orchestrator.protocol.ranks import RANK_VARIABLES
+from orchestrator.protocol.reading import open_own
 from orchestrator.protocol.task import NodeTask
 
 SETUP_FAILED = "orch: setup line"

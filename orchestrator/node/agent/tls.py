@@ -18,7 +18,9 @@ if TYPE_CHECKING:  # some builds of Python lack ssl, which a run on one node doe
 CONNECT_SECONDS = 3.0
 PROOF_SECONDS = 10.0  # the time for a peer to authenticate itself; if many have not, the oldest are closed sooner
 ANSWER_SECONDS = 20.0  # long, because the other side may have to answer a thousand nodes at once
-BUFFER_BYTES = 32 << 10  # asyncio's default is 256 KiB per connection, or 256 MiB for a thousand nodes
+BUFFER_BYTES = (
+    32 << 10
+)  # of TLS data that asyncio reads at once; its default is 256 KiB per connection, or 256 MiB for a thousand nodes
 
 
 class NoTlsError(Exception):
@@ -40,7 +42,8 @@ class Tls:
             raise NoTlsError(lack)
         import ssl
 
-        bound_buffers()
+        if hasattr(sslproto.SSLProtocol, "max_size"):  # before Python 3.11, asyncio has no setting for this
+            sslproto.SSLProtocol.max_size = BUFFER_BYTES
         server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname = False  # the certificate contains no host name, because all nodes share it
         server.num_tickets = 0  # no session is resumed, so each connection authenticates itself
@@ -86,14 +89,6 @@ class Tls:
             channel.writer.transport.abort()
             raise ChannelError("the program that listens at this address does not have this run's certificate")
         return channel
-
-
-def bound_buffers() -> None:
-    """Make asyncio read TLS data in pieces of BUFFER_BYTES. Do nothing before Python 3.11, whose asyncio has no setting
-    for this.
-    """
-    if hasattr(sslproto.SSLProtocol, "max_size"):
-        sslproto.SSLProtocol.max_size = BUFFER_BYTES
 
 
 def _certificate_of(credentials: str) -> str:

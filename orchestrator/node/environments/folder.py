@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.node.system.hashing import digest_of
-from orchestrator.protocol.files import open_own, write_json
-from orchestrator.protocol.reading import MOST_RECORD, opened, read_json
+from orchestrator.protocol.files import write_json
+from orchestrator.protocol.reading import MOST_RECORD, open_own, opened, read_json
 
 MANIFEST = "orch-environment.json"
 PASSED_OVER = ("__pycache__", MANIFEST)  # these are not verified, because the first import writes bytecode

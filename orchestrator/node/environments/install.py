@@ -12,8 +12,8 @@ from typing import Any
 
 from orchestrator.node.environments.folder import interpreter, seal, why_unusable
 from orchestrator.node.system.hashing import digest_of
-from orchestrator.protocol.files import locked, open_own, temporary_name
-from orchestrator.protocol.reading import opened
+from orchestrator.protocol.files import locked, temporary_name
+from orchestrator.protocol.reading import open_own, opened
 
 LAST_LINES = 12
 # Prefixes of variables that uv must not get, because they configure another environment.

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.node.system.processes import descendants, parent_of, state_of, status_of, variable_of
-from orchestrator.protocol.files import open_own
-from orchestrator.protocol.reading import read_part
+from orchestrator.protocol.reading import open_own, read_part
 
 STACK_SIGNAL = signal.SIGRTMIN + 7  # the signal has no default use; SIGUSR1 and SIGUSR2 belong to schedulers and users
 SETTLE_SECONDS = 1.0

@@ -12,9 +12,9 @@ from orchestrator.node.server.outputs import baseline
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.code_baseline import write_baseline
-from orchestrator.protocol.files import open_own, write_atomic
+from orchestrator.protocol.files import write_atomic
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.reading import opened
+from orchestrator.protocol.reading import open_own, opened
 
 CACHES = ("code", "wheels")
 

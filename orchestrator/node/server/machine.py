@@ -18,11 +18,11 @@ from orchestrator.node.system.host import addresses, cores, interface_problem, l
 from orchestrator.node.system.private import make_private, remedy, users_umask, why_unsafe
 from orchestrator.node.system.processes import Process, end_marked, identify, is_alive, marked, send_signal, wait_gone
 from orchestrator.protocol.cancelling import record_cancel
-from orchestrator.protocol.files import PRIVATE, open_own, remove_tree, write_atomic, write_json
+from orchestrator.protocol.files import PRIVATE, remove_tree, write_atomic, write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.places.devices import VISIBLE
-from orchestrator.protocol.reading import MOST_RECORD, read_json, read_regular
+from orchestrator.protocol.reading import MOST_RECORD, open_own, read_json, read_regular
 from orchestrator.protocol.task import NodeTask, at_home
 
 OWN_FOLDERS = ("cache", "cache/code", "cache/wheels", "cache/env", "inputs", "runs", "sweeps")  # in orch's folder

@@ -11,9 +11,9 @@ import sys
 import time
 
 from orchestrator.protocol.events import DiskFull, Event, read_events
-from orchestrator.protocol.files import append, open_own
+from orchestrator.protocol.files import append
 from orchestrator.protocol.json_text import objects_in
-from orchestrator.protocol.reading import MOST_LINES, opened, read_regular
+from orchestrator.protocol.reading import MOST_LINES, open_own, opened, read_regular
 from orchestrator.protocol.typed import to_json
 
 MOST_KEPT = 1 << 20  # bytes of the record that are kept in memory

@@ -9,8 +9,8 @@ import os
 from typing import IO
 
 from orchestrator.node.system.hashing import digest_of
-from orchestrator.protocol.files import locked, open_own
-from orchestrator.protocol.reading import opened
+from orchestrator.protocol.files import locked
+from orchestrator.protocol.reading import open_own, opened
 from orchestrator.protocol.task import Input
 
 _verified: set[str] = set()  # paths that this process has verified, so that it need not read a large file again

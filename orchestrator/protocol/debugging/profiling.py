@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.typed import read
 
 MOST_STEPS = 1000
 
@@ -26,15 +27,10 @@ class Order:
     @staticmethod
     def from_bytes(data: bytes) -> Order:
         """Parse an order that `to_bytes` wrote. Raises ValueError if it is not valid."""
-        found = parse_json(data)
-        if not isinstance(found, dict):
-            raise ValueError("the profiling request is not a JSON object")
-        number, steps = found.get("number"), found.get("steps")
-        if not (isinstance(number, str) and re.fullmatch(r"[0-9a-f]{16}", number)):
-            raise ValueError("the profiling request has no number")
-        if not (isinstance(steps, int) and 0 < steps <= MOST_STEPS):
-            raise ValueError("the profiling request has no valid number of steps")
-        return Order(number, steps)
+        order = read(Order, parse_json(data))
+        if not re.fullmatch(r"[0-9a-f]{16}", order.number) or not 0 < order.steps <= MOST_STEPS:
+            raise ValueError("the profiling request has no valid number, or no valid number of steps")
+        return order
 
 
 @dataclass(frozen=True)

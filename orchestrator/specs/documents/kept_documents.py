@@ -35,8 +35,8 @@ FOLDER: Final = "cache/documents"
 SLOTS: Final = 64  # files in the cache; a new entry overwrites an old one in its slot, so their number is bounded
 PACKAGE: Final = str(Path(__file__).parents[2])
 SOURCES: Final = (
-    "specs", "protocol", "errors.py", "node/system/host.py", "runs/files/code_snapshot.py",
-    "runs/files/ignore_rules.py", "runs/redaction.py", "transport/address.py",
+    "specs", "protocol", "errors.py", "node/system/host.py", "node/system/kernel_files.py",
+    "runs/files/code_snapshot.py", "runs/files/ignore_rules.py", "runs/redaction.py", "transport/address.py",
 )  # fmt: skip
 """The parts of orch's source code that decide how a document is read."""
 

@@ -9,14 +9,11 @@ from orchestrator.training.errors import CheckpointError
 
 def is_shared(folder: Path) -> bool:
     """Return whether all ranks see rank 0's folder of checkpoints. All ranks must call this."""
-    probe: Path | None = None
+    try:
+        probe = Path(group.done_by_main(lambda: str(checkpoints.begin(folder, 0)), CheckpointError))
+    except CheckpointError:
+        return False
+    seen = all(group.everyones(probe.is_dir()))
     if group.leads():
-        try:
-            probe = checkpoints.begin(folder, 0)
-        except CheckpointError:
-            probe = None
-    path = group.from_main(None if probe is None else str(probe))
-    seen = all(group.everyones(path is not None and Path(path).is_dir()))
-    if probe is not None:
         checkpoints.discard(probe)
     return seen

@@ -190,7 +190,7 @@ def test_a_bug_is_a_sentence_and_shown_on_request(orch, monkeypatch: pytest.Monk
     def bug(*_: object, **__: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr("orchestrator.looking.sweep.grouped", bug)
+    monkeypatch.setattr("orchestrator.looking.run.grouped", bug)
     done = orch("status")
     assert (done.code, done.err.splitlines()[0]) == (1, "orch: an error in orch itself: KeyError: 'x'")
     monkeypatch.setenv("ORCH_DEBUG", "1")
@@ -206,7 +206,7 @@ def test_a_full_disk_is_no_bug_and_keeps_nobody_from_looking(orch, monkeypatch: 
     make_run("r-111111")
     monkeypatch.setattr("orchestrator.supervisor.background.supervisor_lock", full)
     assert "r-111111" in orch("status").out
-    monkeypatch.setattr("orchestrator.looking.sweep.grouped", full)
+    monkeypatch.setattr("orchestrator.looking.run.grouped", full)
     done = orch("status")
     assert (done.code, done.err.splitlines()[0]) == (1, "orch: /home/me/.orch/x: No space left on device")
     assert "df -i" in done.err

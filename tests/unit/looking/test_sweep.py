@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.looking.sweep import grouped, wait_all
+from orchestrator.looking.run import grouped, wait_all
 from orchestrator.runs.store import RunDir
 from tests.unit.views.runs_made import FAILED, begin, end, make
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.protocol import files
+from orchestrator.protocol.reading import open_own
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -68,7 +69,7 @@ def test_a_link_in_the_way_is_replaced_and_never_followed(tmp_path: Path, monkey
 def test_a_pipe_in_the_place_of_a_file_of_ones_own_is_an_error_at_once(tmp_path: Path, flags: int) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="fifo"):
-        files.open_own(tmp_path / "fifo", flags)
+        open_own(tmp_path / "fifo", flags)
     with pytest.raises(OSError, match="fifo"):
         files.append_lines(tmp_path / "fifo", ["line"])
     with pytest.raises(OSError, match="fifo"), files.locked(tmp_path / "fifo", create=False):

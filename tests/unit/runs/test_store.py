@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RunNotFoundError, StoreError, UsageError
+from orchestrator.looking.run import grouped
 from orchestrator.looking.state import state_of
-from orchestrator.looking.sweep import grouped
 from orchestrator.operations.runs import cancel, remove
 from orchestrator.protocol.events import Clock, Slept, of
 from orchestrator.runs import store

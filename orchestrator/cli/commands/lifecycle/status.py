@@ -133,7 +133,7 @@ def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
 
         return json.dumps(status.rows(root, everything=everything, limit=number), indent=1)
     from orchestrator.cli.render import runs as render
-    from orchestrator.looking.sweep import grouped
+    from orchestrator.looking.run import grouped
     from orchestrator.runs.files.logs import beat_of, last_line
     from orchestrator.runs.run_id import sweep_of
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from orchestrator.node.system.private import as_orch
-from orchestrator.protocol.files import open_own
+from orchestrator.protocol.reading import open_own
 
 
 def write_error(path: str, error: BaseException, frames: TracebackType | None, mode: int = 0o666) -> None:

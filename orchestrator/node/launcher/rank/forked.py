@@ -25,7 +25,7 @@ from orchestrator.node.launcher.rank.error_file import write_error
 from orchestrator.node.launcher.rank.exec_hook import files_of, with_hook
 from orchestrator.node.launcher.rank.setup import set_up
 from orchestrator.node.system.private import as_orch, give_back_umask
-from orchestrator.protocol.files import open_own
+from orchestrator.protocol.reading import open_own
 
 PR_SET_PDEATHSIG = 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from orchestrator.protocol.files import open_own
+from orchestrator.protocol.reading import open_own
 
 MIN_LIMIT = 1 << 16
 LINE_ENDS = b"\n\r"

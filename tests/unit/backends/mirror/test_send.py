@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,24 +13,17 @@ from orchestrator.errors import BackendError
 from orchestrator.node.server import writing
 from orchestrator.protocol.arriving import PIECE
 from tests.machines import FakeMachine
+from tests.unit.backends.mirror.conftest import server_ends
 from tests.unit.backends.mirror.session import LocalSession
 
 SIZE = 10 * PIECE + 5
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[Path]:
+def source(tmp_path: Path) -> Path:
     path = tmp_path / "here"
     path.write_bytes(os.urandom(SIZE))
-    yield path
-    server_ends()
-
-
-def server_ends() -> None:
-    """Close the files of this process's server, as its end does."""
-    for each in writing._transfers.values():
-        each.arriving.leave()
-    writing._transfers.clear()
+    return path
 
 
 def interrupt(source: Path, target: Path, sha256: str = "") -> Path:
