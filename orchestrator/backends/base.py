@@ -223,10 +223,10 @@ class Backend(ABC):
     ) -> None:
         """Start one agent for each task of a run, and return without waiting for the agents.
 
-        There is one run, unless the profile's `Kind` names a scheduler: several runs are then the points of a sweep,
-        which become one array. The tasks have the start's credentials and secrets, which the plans lack. Raises
-        BackendError, which names the node, if an agent can't be started, and UsageError if the runs can't be one array.
-        Raises PlacesTakenError if the run was queued for GPUs or slots on its hosts.
+        There is one run if the profile's `Kind` names no scheduler. Otherwise there may be several runs, which are the
+        points of a sweep and become one array. The tasks have the start's credentials and secrets, which the plans
+        lack. Raises BackendError, which names the node, if an agent can't be started, UsageError if the runs can't be
+        one array, and PlacesTakenError if the run was queued for GPUs or slots on its hosts.
         """
 
     def relaunch(self, run: RunDir, again: Relaunch) -> None:

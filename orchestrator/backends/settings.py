@@ -120,7 +120,7 @@ def need_room(machine: str, folder: str, free: int) -> None:
 
 
 def tls_problem(lacks: str) -> str:
-    """Return the reason why a machine can't take part in a run of several nodes, from the phrase for what it lacks for
-    TLS 1.3; "" if it lacks nothing.
+    """Return why a machine can't take part in a run of several nodes; "" if it can. `lacks` says what the machine lacks
+    for TLS 1.3, or is "".
     """
     return f"{lacks}, by which nodes authenticate one another" if lacks else ""

@@ -16,7 +16,7 @@ Slots = dict[str, Optional[int]]
 """The number of slots of each host of a job, in the order of the hosts; None if the number is unknown."""
 
 WARN_SECONDS, LEAST_WARNING = 90.0, 10.0
-LIMIT_SIGNALS = ("SIGXCPU", "SIGUSR2")  # orch itself sends the first, and Slurm sends the second for it
+LIMIT_SIGNALS = ("SIGXCPU", "SIGUSR2")  # orch sends SIGXCPU, and Slurm sends SIGUSR2 because orch requests it
 
 
 class Starter(Value):
@@ -44,7 +44,7 @@ class Starter(Value):
 
 
 class SchedulerFacts(Value):
-    """One scheduler."""
+    """The facts about a scheduler."""
 
     name: str
     """The kind of its profiles."""
@@ -59,13 +59,13 @@ class SchedulerFacts(Value):
     state: tuple[str, ...]
     """The command that shows a job."""
     over: str
-    """A pattern for the output of `state` if the job has ended, or waits again and so has lost its machines."""
+    """The output of `state` matches this pattern if the job has ended, or if it waits again without its machines."""
     lists_in_file: bool = True
     """False if the variable `machines` has the list itself."""
     starter: Starter | None = None
     remote_shell: tuple[str, ...] = ()
-    """The command by which a shell on another machine of the job runs a line; host and line are appended. The first
-    process of a job starts the other agents by it (`node/agent/job.py`).
+    """The command that runs a shell line on another machine of the job. The host and the line are appended. The first
+    process of a job starts the other agents with it (`node/agent/job.py`).
     """
     cores: str = ""
     """The variable with the number of cores on each machine, if the list of machines does not count them."""

@@ -47,7 +47,7 @@ def check_here(job: Job, profile: AnyProfile, code_dir: Path, job_file: Path, *,
 def check_this_machine(job: Job, profile: AnyProfile) -> list[Problem]:
     """Return a problem for each resource that the job requests and this machine lacks.
 
-    A profile of other machines has no problem.
+    A profile of other machines is not checked.
     """
     if not kind_named(profile.kind).on_this_machine:
         return []

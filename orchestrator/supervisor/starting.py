@@ -89,8 +89,8 @@ def may_install_with_secrets(environment: object, secrets: object) -> bool:
 
 
 def _settle_interrupted_start(backend: Backend, run: RunDir) -> bool:
-    """Return True if an interrupted start has started all agents. Otherwise remove what it has left of them, so that
-    they can be started again.
+    """Return True if an interrupted start has started all agents. Otherwise remove the remains of those agents, so that
+    all agents can be started again.
 
     Wait up to SHOWS_ITSELF_SECONDS for agents that are about to exist.
     """

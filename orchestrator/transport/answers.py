@@ -39,7 +39,7 @@ def _fits(value: Any, shape: Any) -> bool:
         return _fits(value, shape.values)
     if isinstance(shape, Row):
         if type(value) is list and float not in shape.shapes and tuple(map(type, value)) == shape.shapes:
-            return True  # the usual case of a long list, without a call for each value
+            return True  # the usual case of a long list needs no call for each value
         return isinstance(value, list) and len(value) == len(shape.shapes) and all(map(_fits, value, shape.shapes))
     if isinstance(shape, tuple):
         return any(_fits(value, each) for each in shape)

@@ -16,8 +16,9 @@ class Boundary:
         self.seen: list[str] = []
 
     def rest_of(self, line: bytes) -> bytes | None:
-        """Return the rest of the program's first line, or None if this line is an earlier one. Return b"" if the output
-        has ended, or has too many earlier lines.
+        """Return the rest of the program's first line, or None if this line comes before the program's output.
+
+        Return b"" if the output has ended, or if too many lines come before the program's output.
         """
         if line.startswith(f"{self.text} ".encode()):
             return line[len(self.text) + 1 :]

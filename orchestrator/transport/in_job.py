@@ -19,11 +19,11 @@ from orchestrator.transport.address import Address
 from orchestrator.transport.carrier import Carrier
 
 START_SECONDS: Final = 30.0  # for a scheduler to start a program
-LOOK_SECONDS: Final = 10.0  # for a scheduler to show a job
+LOOK_SECONDS: Final = 10.0  # seconds that a scheduler may take to show a job
 
 
 def in_job(address: Address, argv: Sequence[str], *, terminal: bool = False) -> list[str]:
-    """Return the argv that runs a program on a machine of a job, by the own command of the job's scheduler.
+    """Return the argv that runs a program on a machine of a job, with the command of the job's scheduler.
 
     As over SSH, the program starts in the home folder.
     """

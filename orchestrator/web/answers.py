@@ -214,7 +214,7 @@ def pace(reader: Reader, name: str) -> Json:
 OF_RUN: Final[Mapping[str, Callable[[Reader, str], Json]]] = {
     "files": files_page, "ranks": ranks, "step_times": step_times, "pace": pace, "totals": totals,
 }  # fmt: skip
-"""The answers about one run that depend on nothing else, by the last part of their address."""
+"""The answers that depend only on the run, by the last part of their address."""
 
 
 def use(reader: Reader, name: str, measure: str | None) -> Json:

@@ -169,7 +169,9 @@ class AgentsOverSsh(Agents):
             self.watcher(run).wait(timeout)
 
     def sources(self, run: RunDir, *, present: bool = False) -> list[Source]:
-        """Return the machines of the current start, and those of earlier starts; or each node's present machine."""
+        """Return the machines of the current start and of earlier starts. With `present`, return only the machine that
+        each node has at the moment.
+        """
         from orchestrator.backends.agents.watcher import current_sources, former_sources, sources
 
         if present:

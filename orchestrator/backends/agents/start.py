@@ -23,9 +23,7 @@ from orchestrator.transport.machine import Machine, Machines
 
 Tasks = tuple[NodeTask, ...]
 Facts = dict[int, dict[str, Any]]
-"""What each machine reports about itself (its answer to `hello`), by the number of its first node. One machine has all
-nodes of a local run.
-"""
+"""Each machine's answer to `hello`, by the number of the machine's first node. A local run has one machine."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +55,9 @@ class Start:
         facts = self._prepare_here() if self.is_here else self._prepare_others(tasks, before)
         tasks = self._with_environment(tasks, facts)
         with self.with_places(tasks, facts, began=before is not None) as (placed, places):
-            tasks = placed if self.is_here else self._with_addresses(placed, facts)  # a local plan has the addresses
+            tasks = placed if self.is_here else self._with_addresses(placed, facts)  # a local plan names them
             handle = Handle.of_start(before, tasks[0].start, self._hosts_in_order(), plan_nodes)
-            handle.write(self.run)  # the intent
+            handle.write(self.run)  # with the state intent
             self._check_not_cancelled(tasks[0].start)
             agents, failed = self._start_agents(tasks, places)
             state = HandleStatus.INTENT if failed else HandleStatus.SUBMITTED
@@ -76,7 +74,8 @@ class Start:
     def _check_not_cancelled(self, start: int) -> None:
         """Raise BackendError if the run was cancelled before its agents are started again.
 
-        A cancel is recorded before its sender looks for the handle of this start, so either side notices the other.
+        A cancel is recorded before its sender looks for this start's handle. So the sender finds the handle, or this
+        check finds the cancel.
         """
         if start > 0 and self.run.is_cancelled:
             raise BackendError("the run was cancelled before its agents were started again", transient=True)
@@ -84,7 +83,7 @@ class Start:
     def _start_agents(
         self, tasks: Tasks, places: Mapping[int, list[str]]
     ) -> tuple[dict[int, tuple[int, int]], dict[int, BackendError]]:
-        """Start the agent of each node. Return (the pid and start time of each agent, the errors of the others)."""
+        """Start the agent of each node. Return (pid and start time of each started agent, error of each other node)."""
 
         def start_one(node: int, host: Host) -> tuple[int, int]:
             task, archive = task_json(tasks[node]), f"{self.run.path}/node.pyz" if host.is_here else None

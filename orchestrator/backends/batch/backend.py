@@ -299,7 +299,7 @@ class Batch(Backend):
             # `write_file` would make the folder again, although another command may have fetched and removed it.
             site.machine().call("cancel", run_dir=remote_folder(run), node=0, cancel=recorded)
         job.cancel(site, run)
-        if self.is_remote and (status := job.scheduler_status(site, run)).phase == "ended":  # it had not begun
+        if self.is_remote and (status := job.scheduler_status(site, run)).phase == "ended":  # the job had not begun
             job.record_status(run, self.scheduler, status)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:

@@ -121,7 +121,7 @@ def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> Sch
         return SchedulerStatus(phase, said, is_suspended=job.is_suspended)
     if phase == "unknown":
         return SchedulerStatus(phase, f"{kind.title} can't be asked: {site.queue().problem}")
-    if phase == "ended" and run.is_cancelled:  # also if it waited for its next start
+    if phase == "ended" and run.is_cancelled:  # also for a job that waited for its next start
         return SchedulerStatus(phase, outcome="cancelled")
     if job is None or job.ending is JobEnd.COMPLETED:
         return SchedulerStatus(phase)
@@ -143,7 +143,7 @@ def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, termin
         raise BackendError(f"the {site.scheduler.title} job of run {run.run_id} {words}")
     start, given = last_of(run.events(), BatchJob), job.hosts
     hosts = start.hosts if start is not None else ()
-    if given and not set(hosts) & set(given):  # no start is recorded since the job got these machines
+    if given and not set(hosts) & set(given):  # no start was recorded since the job got these machines
         hosts = given
     host = hosts[node] if node < len(hosts) else job.nodes
     return site.scheduler.step(job.job_id, node, host, argv, terminal=terminal)

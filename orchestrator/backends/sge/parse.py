@@ -62,7 +62,7 @@ class JobLine(QsubJob):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        return ()  # qstat names only the first
+        return ()  # qstat names only the job's first machine
 
     @property
     def is_stuck(self) -> bool:

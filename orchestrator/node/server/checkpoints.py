@@ -25,7 +25,7 @@ def saved(request: Request, _: bytes) -> Answer:
 
 
 def commit_files(request: Request, _: bytes) -> Answer:
-    """Move the files of the folder `source` beside the path `target`, and replace that path."""
+    """Move the files of the folder `source` to the folder that contains `target`, and replace `target`."""
     source = at_user(request["source"])
     put_in_place(source, at_user(request["target"]))
     os.rmdir(source)

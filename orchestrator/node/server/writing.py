@@ -60,7 +60,7 @@ def begin_file(request: Request, _: bytes) -> Answer:
 
 
 def write_piece(request: Request, payload: bytes) -> Answer:
-    """Write a piece of a file. The last piece has the `sha256` of the whole file, and is sent when all other pieces
+    """Write a piece of a file. The last piece has the `sha256` of the whole file, and is sent after all other pieces
     were answered. If the hash matches, the file gets its final name.
     """
     transfer = _transfers[request["sender"]]

@@ -333,7 +333,7 @@ def _left(run: RunDir) -> tuple[str, ...]:
         found += [f"{name} on {proof.host}" for name in proof.survivors]
         if proof.is_unreachable:
             found.append(f"{proof.host} is out of reach")
-        elif proof.ended and backend.look(run).scheduler is None:  # under a scheduler, `ended` counts the agents' kills
+        elif proof.ended and backend.look(run).scheduler is None:  # a scheduler's `ended` counts killed agents too
             found.append(f"{proof.ended} processes on {proof.host}, which were killed now")
     return (*found, *(f"the run's folder on {event.host}" for event in of(run.events(), LeftBehind)))
 

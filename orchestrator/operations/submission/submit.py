@@ -38,7 +38,7 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
     backend, secrets = backend_for(kind_of(vars(prepared.profile))), prepared.environment.secrets
     with (
         cancelled_if_interrupted(root, secrets) as begun,
-        _new_supervisor_if_needed(root, backend, prepared) as supervisor,  # it connects while the plan is made
+        _new_supervisor_if_needed(root, backend, prepared) as supervisor,  # connects while the plan is made
     ):
         plan = backend.advice.completed(plan_for(root, prepared, new_run_id(prepared.loaded.job.name)))
         # A scheduler can wait for another run itself. The plan to start then also has this dependency.

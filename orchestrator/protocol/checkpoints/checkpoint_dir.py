@@ -240,7 +240,7 @@ def _as_bad(error: BadCheckpointError | OSError) -> BadCheckpointError:
 def read_manifest(path: Path) -> tuple[Manifest, str]:
     """Return a checkpoint's manifest and the manifest's sha256.
 
-    Raises BadCheckpointError if a file can't be read, and as `verified` does.
+    Raises BadCheckpointError if a file can't be read, or if `verified` raises it.
     """
     try:
         content = read_regular(path / MANIFEST, MOST_RECORD, path.parent)

@@ -131,7 +131,7 @@ export function heatMap(words, tallest = TALLEST) {
   };
 }
 
-// The numbers of a row: of one rank, or of the first and the last of several.
+// Returns the label of a row: its rank, or its first and last rank if the row has several ranks.
 export function numbers(row) {
   return row.first === row.last ? String(row.first) : `${row.first}–${row.last}`;
 }
