@@ -165,6 +165,11 @@ class Advice:
         """
         return None
 
+    def check_alike(self, launches: Sequence[LaunchPlan]) -> None:
+        """Raise UsageError if the plans, which have no dependencies yet, request different resources, so that their
+        jobs can't be one array.
+        """
+
     def used(self, run: RunDir) -> JobUse | None:
         """Return the resources that the run's job was allocated and those that it used; None if they are unknown."""
         return None

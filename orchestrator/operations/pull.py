@@ -25,7 +25,7 @@ from orchestrator.protocol.checkpoints.checkpoint_dir import BadCheckpointError,
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
 from orchestrator.protocol.files import sync_filesystem
 from orchestrator.protocol.metric import JobMetric
-from orchestrator.protocol.reading import NotOrdinaryError
+from orchestrator.protocol.reading import NotOrdinaryError, opened
 from orchestrator.runs.files.checkpoints import Checkpoint, all_of, best, check, checkpoint_folder
 from orchestrator.runs.files.logs import Selection, log_files
 from orchestrator.runs.files.metrics import metric_of_checkpoints
@@ -210,6 +210,7 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
         try:
             files = _copy_checkpoint(chosen, target / "checkpoints" / chosen.path.name)
         except BadCheckpointError as error:
+            _check_readable(chosen.path)
             # the checkpoint was not replaced during the copy, so it is corrupt
             if check(chosen.path, verify=False).files == chosen.files:
                 skipped[chosen.path] = replace(chosen, verdict=CheckpointState.CORRUPT, reason=str(error))
@@ -219,6 +220,16 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
     raise OrchError(
         "each checkpoint was changed or removed while it was copied", "try again, or name one: --checkpoint STEP"
     )
+
+
+def _check_readable(checkpoint: Path) -> None:
+    """Raise OrchError if a file of the checkpoint can't be read. A file that is missing is ignored."""
+    for path in sorted(checkpoint.glob("*")):
+        try:
+            with contextlib.suppress(FileNotFoundError), opened(path):
+                pass
+        except OSError as error:
+            raise _failed(path, error) from error
 
 
 def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:

@@ -76,7 +76,10 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
     problem = _record_cancel(run, now=now)
     if problem is not None and dependencies.is_queued(run):
         raise problem  # nothing has been started that could be ended
-    return _ended(root, run, problem, now=now, is_begun=bool(_pass_on([run])))
+    begun, refused = _pass_on([run])
+    for error in refused:
+        raise error
+    return _ended(root, run, problem, now=now, is_begun=bool(begun))
 
 
 def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancelled]:
@@ -87,21 +90,28 @@ def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancell
     for run in live:
         check_own(root, run)
     problems = {run: _record_cancel(run, now=now) for run in live}  # if the disk is full, each run is still cancelled
-    begun = _pass_on(live)
+    begun, refused = _pass_on(live)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda run: _ended(root, run, problems[run], now=now, is_begun=run in begun), live))
+        done = list(pool.map(lambda run: _ended(root, run, problems[run], now=now, is_begun=run in begun), live))
+    for error in refused:  # raised last, because the other runs are ended all the same
+        raise error
+    return done
 
 
-def _pass_on(runs: Sequence[RunDir]) -> set[RunDir]:
+def _pass_on(runs: Sequence[RunDir]) -> tuple[set[RunDir], list[BackendError]]:
     """Remove the queued runs from orch's queue, and pass the recorded cancels of the other runs on to their agents or
-    their scheduler. Return these other runs.
+    their scheduler. Return these other runs, and the errors of backends that could not pass a cancel on.
     """
     from orchestrator.supervisor import queue
 
     begun = {run: run.record().kind for run in runs if not queue.drop(run, dependencies.CANCELLED)}
+    refused = list[BackendError]()
     for kind in set(begun.values()):
-        backend_for(kind).cancel([run for run in begun if begun[run] == kind])
-    return set(begun)
+        try:
+            backend_for(kind).cancel([run for run in begun if begun[run] == kind])
+        except BackendError as error:
+            refused.append(error)
+    return set(begun), refused
 
 
 def _ended(root: Path, run: RunDir, problem: StoreError | None, *, now: bool, is_begun: bool) -> Cancelled:

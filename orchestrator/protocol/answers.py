@@ -58,7 +58,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "writing": {
         "write_file": {},
         "begin_file": {"size": int},
-        "write_piece": {},
+        "write_piece": {"is_wrong?": bool},
         "prepare_array_run": {},
     },
     "checkpoints": {

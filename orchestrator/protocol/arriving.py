@@ -37,6 +37,11 @@ def partial_of(target: _Path, version: str) -> str:
     return f"{folder}{slash}.{name}.{version[:40]}.partial"
 
 
+def is_partial(name: str) -> bool:
+    """Return True if a file name has the form of a partial name."""
+    return name.startswith(".") and name.endswith(".partial")
+
+
 def stem_of(partial: str) -> str:
     """Return the part of a partial file's path that is the same for all versions of its target."""
     return partial.removesuffix(".partial").rpartition(".")[0]
@@ -131,9 +136,14 @@ class Arriving:
     def _sync_meanwhile(self) -> None:
         self.pool = self.pool or ThreadPoolExecutor(1)
         if self.synced is None or self.synced.done():
-            if self.synced is not None:
-                self.synced.result()
-            self.synced = self.pool.submit(os.fsync, self.file.fileno())
+            self._check_synced()
+            with contextlib.suppress(RuntimeError):  # no thread can be started, so only `finish` syncs
+                self.synced = self.pool.submit(os.fsync, self.file.fileno())
+
+    def _check_synced(self) -> None:
+        """Raise OSError if the last sync in the background failed. The kernel reports such an error only once."""
+        if self.synced is not None:
+            self.synced.result()
 
     def finish(self, mtime_ns: int | None = None, mode: int | None = None) -> None:
         """Set the file's mode and modification time, and rename it to its target. Raises OSError if the file could
@@ -142,15 +152,16 @@ class Arriving:
         try:
             if self.problem is not None:
                 raise self.problem
+            self._check_synced()
             if self.durable:
                 os.fsync(self.file.fileno())
             if mode is not None:
                 os.fchmod(self.file.fileno(), mode)
             if mtime_ns is not None:
                 os.utime(self.file.fileno(), ns=(mtime_ns, mtime_ns))
+            os.replace(self.partial, self.target)  # before the lock is released
         finally:
             self.leave()
-        os.replace(self.partial, self.target)
 
     def leave(self) -> None:
         """Close the file. The received bytes are kept, so that a later copy can resume."""
@@ -159,7 +170,7 @@ class Arriving:
             self.pool.shutdown()
 
     def drop(self) -> None:
-        """Close the file and delete the received bytes."""
-        self.leave()
+        """Delete the received bytes and close the file."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.partial)
+            os.unlink(self.partial)  # before the lock is released
+        self.leave()

@@ -6,6 +6,7 @@ Excluded folders are not searched.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ def _above(path: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1024)  # many files are in one folder
 def _with_above(folder: str) -> tuple[str, ...]:
-    return (*_above(folder), folder) if folder else ()
+    return tuple(itertools.accumulate(folder.split("/"), "{}/{}".format)) if folder else ()
 
 
 def leads_out(name: str) -> bool:

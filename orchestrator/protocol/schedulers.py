@@ -164,7 +164,8 @@ _ROWS = (
         ),
         hidden=("SBATCH_", "SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_",
                 "SCANCEL_", "SUBMITIT_"),  # submitit writes the batch script
-        kept=("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS"),
+        kept=("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_WORKING_CLUSTER", "SLURM_JWT", "SLURM_SACK_KEY",
+              "SLURM_SACK_JWKS"),
         folder="slurm",
     ),
     SchedulerFacts(

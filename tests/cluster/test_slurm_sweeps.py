@@ -142,12 +142,16 @@ def test_a_job_waits_in_the_queue_for_another(alice: User) -> None:
     one = submit(alice, count, PROFILE)
     two = submit(alice, "command: [hostname]\n", PROFILE, "--after", f"{one}:any")
     three = submit(alice, "command: [hostname]\n", PROFILE, "--after", two)
+    sweep = submit(alice, "command: [hostname]\n", PROFILE, "--sweep", "job.env.N=1,2", "--after", f"{one}:any")
+    held = alice.testbed.output("ctl", "squeue", "--noheader", "--format=%E", f"--name={sweep}")
+    assert held.startswith("afterany:")
     four = submit(alice, "command: [hostname]\n", PROFILE, "--after", one)
     Run(alice, one).wait_for("attempt 0")
     waits = r"Slurm job \d+ pending: it waits for another job \(Dependency\)"
     assert re.fullmatch(f"waits for {one} to end; {waits}", Run(alice, two).status()["detail"])
     assert alice.orch("cancel", one).code == 0
     assert Run(alice, three).end()["state"] == "succeeded"
+    assert alice.orch("wait", sweep).code == 0
     state = Run(alice, four).end()
     assert state["state"] == "cancelled"
     assert state["verdict"]["reason"] == f"{one}, after which it was to start, was cancelled"

@@ -40,6 +40,11 @@ class BatchAdvice(Advice):
     def waiting_for(self, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:
         return job.after(self.batch.site_of(runs[0]), launch, runs, succeeds=succeeds)
 
+    def check_alike(self, launches: Sequence[LaunchPlan]) -> None:
+        from orchestrator.backends.batch.submission import check_alike
+
+        check_alike(self.batch.scheduler, launches)
+
     def used(self, run: RunDir) -> JobUse | None:
         site = self.batch.site_of(run)
         ident = job.ident_of(run, site)

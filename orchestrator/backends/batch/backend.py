@@ -139,7 +139,6 @@ class Batch(Backend):
         from orchestrator.backends.batch import submission
         from orchestrator.backends.batch.scheduler import Order
 
-        submission.check_alike(self.scheduler, plans)
         site, home = self._ready(plans[0])
         at_site = [self._tasks_at(run, its, home, site.machine()) for run, its in zip(runs, tasks, strict=True)]
         first, by_shell = self.scheduler.filled(submission.plan_at(plans[0], home), site.environment())
@@ -374,7 +373,9 @@ class Batch(Backend):
         path = str(top.parent)
         while not os.path.exists(top):  # or is hidden in another user's folder
             top = top.parent
-        return Folder(path, str(top), shutil.disk_usage(top).free, is_writable=os.access(top, os.W_OK))
+        disk = shutil.disk_usage(top)
+        free = disk.free if disk.total else sys.maxsize  # some file systems do not report their size
+        return Folder(path, str(top), free, is_writable=os.access(top, os.W_OK))
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
         """List the scheduler's queues or partitions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -103,7 +104,8 @@ def bring_checkpoint(machine: Machine, remote: str, target: Path, policy: Policy
     except NotInstalledError as error:
         raise BackendError(f"{target} can't be verified: {error}") from error
     except OSError as error:
-        raise BackendError(f"{error.filename or target}: {error.strerror}", "make room on that disk") from error
+        hint = "make room on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise BackendError(f"{error.filename or target}: {error.strerror}", hint) from error
 
 
 def _complete(machine: Machine, wanted: list[Wanted], target: Path, policy: Policy) -> list[Landed]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.backends.mirror.fetch import HASH_SLOWEST
+from orchestrator.errors import BackendError
 from orchestrator.protocol.arriving import PIECE
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.protocol.reading import opened
@@ -61,4 +62,9 @@ def give_file(machine: Machine, source: Path, remote: str, sha256: str = "") -> 
             offset += len(data)
     for each in sent:
         each.wait(PATIENCE)
-    machine.call("write_piece", sender=sender, offset=facts.st_size, sha256=sha256 or digest.hexdigest())
+    whole = sha256 or digest.hexdigest()
+    answer, _ = machine.call("write_piece", sender=sender, offset=facts.st_size, sha256=whole)
+    if answer.get("is_wrong") and not there:
+        raise BackendError(f"{machine.name}: {remote} was changed on the way: its sha256 is not {whole}")
+    if answer.get("is_wrong"):  # a crash has damaged the bytes that an interrupted transfer had left
+        give_file(machine, source, remote, sha256)

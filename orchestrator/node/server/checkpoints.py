@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from orchestrator.node.server.request import Answer, Request, at_user
+from orchestrator.protocol.arriving import is_partial
 from orchestrator.protocol.checkpoints.of_run import Places, progress_of_saved
 from orchestrator.protocol.checkpoints.search import Sought, at
 from orchestrator.protocol.files import put_in_place
@@ -27,6 +28,9 @@ def saved(request: Request, _: bytes) -> Answer:
 def commit_files(request: Request, _: bytes) -> Answer:
     """Move the files of the folder `source` to the folder that contains `target`, and replace `target`."""
     source = at_user(request["source"])
+    for above, _folders, names in os.walk(source):
+        for name in filter(is_partial, names):  # an earlier version of a file, whose transfer was interrupted
+            os.unlink(f"{above}/{name}")
     put_in_place(source, at_user(request["target"]))
     os.rmdir(source)
     return {}, b""

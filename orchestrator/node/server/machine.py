@@ -70,7 +70,8 @@ def hello(request: Request, _: bytes) -> Answer:
         "devices": [each._asdict() for each in machine_devices()], "visible": os.environ.get(VISIBLE),
         "addresses": addresses(),
         "lacks_tls": lacks_tls(), "interface": interface_problem(request.get("interface")), "time": time.time(),
-        "free": disk.f_bavail * disk.f_frsize, "memory": memory(), "shm": shm.f_blocks * shm.f_frsize,
+        "free": disk.f_bavail * disk.f_frsize if disk.f_blocks else sys.maxsize,  # 0 blocks: the size is not known
+        "memory": memory(), "shm": shm.f_blocks * shm.f_frsize,
     }, b""  # fmt: skip
 
 

@@ -62,6 +62,7 @@ def begin_file(request: Request, _: bytes) -> Answer:
 def write_piece(request: Request, payload: bytes) -> Answer:
     """Write a piece of a file. The last piece has the `sha256` of the whole file, and is sent after all other pieces
     were answered. If the hash matches, the file gets its final name.
+    Otherwise the received bytes are deleted, and the answer says that they were wrong.
     """
     transfer = _transfers[request["sender"]]
     arriving, sha256 = transfer.arriving, request.get("sha256")
@@ -74,7 +75,7 @@ def write_piece(request: Request, payload: bytes) -> Answer:
         del _transfers[request["sender"]]
         if arriving.problem is None and (transfer.early or arriving.digest.hexdigest() != sha256):
             arriving.drop()
-            raise RefusedError(f"{arriving.target} was changed on the way: its sha256 is not {sha256}")
+            return {"is_wrong": True}, b""
         arriving.finish()
     return {}, b""
 

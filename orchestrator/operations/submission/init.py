@@ -112,7 +112,7 @@ def profile_from_sinfo(text: str) -> str:
         f"nodes: {min(2, max(1, row.nodes))}",
         f"nproc_per_node: {min(gpus or min(4, cores or 1), 1024)}",
         *([f"gpus_per_node: {gpus}", f"cpus_per_gpu: {max(1, cores // gpus)}"] if gpus else []),
-        f"time: {first} # the partition's limit is {duration(row.limit) if row.limit else 'unknown'}",
+        f"time: {first} # the partition {f'has a limit of {duration(row.limit)}' if row.limit else 'names no limit'}",
         "shared: true # login and compute nodes see the same workdir",
     )
 

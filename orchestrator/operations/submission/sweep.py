@@ -166,6 +166,8 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
     kind = kind_named(first.profile.kind)
     may_be_array = bool(kind.scheduler) and queued is not None and asked.search is None
     is_array = may_be_array and len(launches) > 1  # PBS refuses an array of one job
+    if is_array:
+        backend.advice.check_alike(launches)
     parallel = asked.parallel or (None if is_array else kind.parallel)
     secrets = first.environment.secrets
     with submit.cancelled_if_interrupted(root, secrets) as begun, ExitStack() as held:

@@ -269,10 +269,18 @@ def test_the_runs_of_a_sweep_are_one_array(site: Site, monkeypatch: pytest.Monke
 
 def test_runs_that_need_different_resources_are_no_array(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Toy, "asked", lambda _, plan: {"memory": plan.tasks[0].run_dir})
-    runs = points(site, 2)
+    plans = [launch(str(run.path)) for run in points(site, 2)]
     with pytest.raises(UsageError, match="share one array of Toy, but these runs need different resources: memory"):
-        submit_all(site, runs)
-    assert not any(run.has_begun for run in runs)
+        site.backend.advice.check_alike(plans)
+
+
+def test_an_array_may_wait_for_a_job_although_only_its_first_plan_says_so(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = points(site, 2)
+    monkeypatch.setattr(Toy, "asked", lambda _, plan: {"after": plan.tasks[0].run_dir == str(runs[0].path)})
+    submit_all(site, runs)
+    assert all(run.has_begun for run in runs)
 
 
 def test_the_number_of_a_job_is_cancelled_on_its_own_login_node_alone(tmp_path: Path) -> None:

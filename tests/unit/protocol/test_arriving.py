@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,47 @@ def test_a_link_in_the_place_of_a_partial_file_is_not_followed(tmp_path: Path) -
     with pytest.raises(OSError, match="link"):
         Arriving(tmp_path / "a", "1", 4)
     assert (tmp_path / "other").read_text() == "mine"
+
+
+def test_a_sync_that_failed_in_the_background_fails_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel reports an error of a disk once, so the sync at the end can succeed."""
+    answers, sync = iter([errno.EDQUOT]), os.fsync
+
+    def once(descriptor: int) -> None:
+        for code in answers:
+            raise OSError(code, os.strerror(code))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", once)
+    arriving = Arriving(tmp_path / "a", "1", SYNC_AFTER + 1)
+    arriving.take(bytes(SYNC_AFTER + 1))
+    with pytest.raises(OSError, match=os.strerror(errno.EDQUOT)):
+        arriving.finish()
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_file_arrives_where_no_thread_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    arriving = Arriving(tmp_path / "a", "1", SYNC_AFTER + 1)
+    arriving.take(bytes(SYNC_AFTER + 1))
+    arriving.finish()
+    assert (tmp_path / "a").stat().st_size == SYNC_AFTER + 1
+
+
+@pytest.mark.parametrize("end", [Arriving.finish, Arriving.drop])
+def test_a_file_is_locked_until_it_has_its_name_or_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[Arriving], None]
+) -> None:
+    arriving = Arriving(tmp_path / "a", "1", 3, is_alone=True)
+    arriving.take(b"one")
+
+    def as_it_leaves(self: Arriving) -> None:
+        assert not Path(self.partial).exists()
+        self.file.close()
+
+    monkeypatch.setattr(Arriving, "leave", as_it_leaves)
+    end(arriving)
+    assert arriving.file.closed

@@ -112,3 +112,8 @@ def test_rules_that_were_damaged_count_as_not_given() -> None:
     assert OutputRules.from_json(None) == OutputRules.from_json({"include": 3, "max_size": "much"}) == OutputRules()
     rules = OutputRules(("a",), ("!b",), 5)
     assert OutputRules.from_json(rules.to_json()) == rules
+
+
+def test_folders_may_be_nested_deeply() -> None:
+    path = "/".join(["d"] * 5000)
+    assert list(home_names([entry(f"{path}/f"), entry(f"{path}/g")])) == [f"{path}/f", f"{path}/g"]
