@@ -40,8 +40,8 @@ def _commands(text: str) -> list[tuple[list[str], list[str]]]:
 
 def _shape(line: str) -> str:
     """The line without what differs from run to run: ids, numbers, the machines that Slurm chose, width of columns."""
+    line = re.sub(r"\b([a-z_]+)-[a-z2-9]{6}\b", r"\1-ID", line)  # first, because an id can begin like a host
     line = re.sub(r"\bn(\d+|\[[\d,-]+\])", "HOST", line)
-    line = re.sub(r"\b([a-z_]+)-[a-z2-9]{6}\b", r"\1-ID", line)
     return " ".join(re.sub(r"(?<![a-z])\d[\d.,:]*", "N", line).split())
 
 

@@ -53,7 +53,7 @@ def test_a_debugger_goes_and_another_comes_and_ctrl_c_ends_the_run(orch: Orch, p
         screen.type("\x03")
         assert screen.code() == 130
     assert orch("status", run.run_id, "--json").json["state"] == "cancelled"
-    assert "Traceback" not in screen.text
+    assert "Traceback" not in screen.text, screen.text
 
 
 @pytest.mark.parametrize(

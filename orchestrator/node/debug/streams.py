@@ -100,20 +100,29 @@ class Streams:
             await self._join(stream, reader, writer)
 
     async def _join(self, stream: _Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ways = [asyncio.ensure_future(self._out(stream, reader)), asyncio.ensure_future(self._in(stream, writer))]
-        both: asyncio.Future[Any] = asyncio.gather(*ways)
+        both = asyncio.ensure_future(self._both_ways(stream, reader, writer))
         given_up: asyncio.Future[Any] = asyncio.ensure_future(stream.given_up.wait())
         try:
             await asyncio.wait({both, given_up}, return_when=asyncio.FIRST_COMPLETED)
             if given_up.done():
                 writer.transport.abort()
-            elif both.exception() is not None:  # this end's connection is broken
+            elif not both.cancelled() and both.exception() is not None:  # this end's connection is broken
                 await self._send(FAILED, stream.number)
         finally:
             self.streams.pop(stream.number, None)
-            for work in (*ways, both, given_up):
-                work.cancel()
+            both.cancel()
+            given_up.cancel()
             writer.close()
+
+    async def _both_ways(self, stream: _Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Copy data in both directions until both have ended, or until the first error."""
+        ways = [asyncio.ensure_future(self._out(stream, reader)), asyncio.ensure_future(self._in(stream, writer))]
+        try:
+            # Nothing else may wait for this future: if both are cancelled, asyncio prints that nobody read its error.
+            await asyncio.gather(*ways)
+        finally:
+            for way in ways:
+                way.cancel()
 
     async def _out(self, stream: _Stream, reader: asyncio.StreamReader) -> None:
         while True:
