@@ -223,10 +223,12 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
 
 
 def _check_readable(checkpoint: Path) -> None:
-    """Raise OrchError if a file of the checkpoint can't be read. A file that is missing is ignored."""
+    """Raise OrchError if a file of the checkpoint can't be read, so that the checkpoint does not count as corrupt. A
+    missing file, and an entry that is not an ordinary file, are no such error.
+    """
     for path in sorted(checkpoint.glob("*")):
         try:
-            with contextlib.suppress(FileNotFoundError), opened(path):
+            with contextlib.suppress(FileNotFoundError, NotOrdinaryError), opened(path):
                 pass
         except OSError as error:
             raise _failed(path, error) from error

@@ -77,8 +77,8 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
     if problem is not None and dependencies.is_queued(run):
         raise problem  # nothing has been started that could be ended
     begun, refused = _pass_on([run])
-    for error in refused:
-        raise error
+    if refused:
+        raise refused[0]
     return _ended(root, run, problem, now=now, is_begun=bool(begun))
 
 
@@ -93,8 +93,8 @@ def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancell
     begun, refused = _pass_on(live)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         done = list(pool.map(lambda run: _ended(root, run, problems[run], now=now, is_begun=run in begun), live))
-    for error in refused:  # raised last, because the other runs are ended all the same
-        raise error
+    if refused:  # raised last, because the other runs are ended all the same
+        raise refused[0]
     return done
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.base import NodeProof
+from orchestrator.errors import BackendError
 from orchestrator.node.system.processes import MARK, mark
 from orchestrator.operations import runs
 from orchestrator.outcome.verdict import Outcome, Verdict
 from orchestrator.runs.start_lock import being_started
+from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import create_run
 from tests.patience import PATIENCE
 
@@ -36,6 +38,30 @@ def test_a_run_whose_start_is_still_at_work_is_not_said_to_have_ended(
     run.write("verdict.json", {**Verdict(Outcome.CANCELLED).to_json(), "ended": 2.0})
     again = runs.cancel(tmp_path, run, now=True)
     assert (again.said, again.is_proven) == ("slow-111111 already finished (cancelled)", True)
+
+
+def test_a_backend_that_refuses_a_cancel_does_not_keep_the_other_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        def cancel(self, runs: object) -> None:
+            raise BackendError("scancel does not answer", transient=True)
+
+    class Obeying:
+        def cancel(self, runs: object) -> None:
+            pass
+
+    ended = list[str]()
+    monkeypatch.setattr(runs, "backend_for", lambda kind: Refusing() if kind == "slurm" else Obeying())
+    monkeypatch.setattr(runs, "_ended", lambda root, run, *_, **__: ended.append(run.run_id))
+    made = [
+        create_run(tmp_path, f"{kind}-111111", {"name": kind, "kind": kind, "nnodes": 1}) for kind in ("slurm", "local")
+    ]
+    monkeypatch.setattr(runs, "state_of", lambda run: RunState(run.run_id, "", "", 0.0, RunStatus.RUNNING))
+    with pytest.raises(BackendError, match="scancel does not answer"):
+        runs.cancel_all(tmp_path, made, now=True)
+    assert sorted(ended) == ["local-111111", "slurm-111111"]
+    assert all(run.is_cancelled for run in made)
 
 
 def test_a_run_whose_folder_the_program_has_deleted_leaves_no_process(tmp_path: Path) -> None:

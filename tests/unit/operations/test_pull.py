@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -13,8 +14,10 @@ import pytest
 
 from orchestrator.cli.render.results import pulled_page
 from orchestrator.errors import OrchError, UsageError
+from orchestrator.node.server import sending
 from orchestrator.operations import pull as collect
 from orchestrator.operations.pull import RECEIPT, Pulled, pull
+from orchestrator.protocol import reading
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, STATE
 from orchestrator.runs.files.checkpoints import check, listing
 from orchestrator.runs.store import RunDir
@@ -133,6 +136,7 @@ def test_a_corrupt_checkpoint_is_passed_over_or_refused(run: RunDir, tmp_path: P
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
+    (path.parent / "a folder of the user").mkdir()
     pulled = pull(run, tmp_path / "out")
     assert pulled.step == 2
     assert pulled.skipped == ("step 3 is corrupt: state.pt does not match its checksum",)
@@ -142,6 +146,21 @@ def test_a_corrupt_checkpoint_is_passed_over_or_refused(run: RunDir, tmp_path: P
     with pytest.raises(UsageError, match="no checkpoint of step 9") as caught:
         pull(run, tmp_path / "out", "9")
     assert caught.value.hint == "available steps: 1, 2, 3"
+
+
+def test_a_checkpoint_that_can_not_be_read_is_not_called_corrupt(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object, below: object = None) -> int:
+        if str(path).endswith(STATE):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(str(path), str(below) if below is not None else None)
+
+    real = reading.descriptor_of
+    monkeypatch.setattr(reading, "descriptor_of", refuse)
+    monkeypatch.setattr(sending, "descriptor_of", refuse)
+    with pytest.raises(OrchError, match=f"step_00000003/{STATE}: Permission denied"):
+        pull(run, tmp_path / "out")
 
 
 def test_another_save_of_the_same_step_never_mixes(run: RunDir, tmp_path: Path) -> None:
