@@ -12,6 +12,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z_./][\w./@-]*")  # YAML reads such a text as
 
 # Maps names of other launchers to orch's names.
 ELSEWHERE: Final = {
+    "node": "nodes",
     "nnodes": "nodes",
     "num_nodes": "nodes",
     "num_machines": "nodes",

@@ -201,6 +201,7 @@ def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatc
     [
         ("script: train.py\nmodul: a\n", "", "job.yaml:2:1: 'modul' is not a field; did you mean 'module'?"),
         ("script: train.py\nnnodes: 2\n", "", "job.yaml:2:1: 'nnodes' belongs in the profile, as 'nodes'"),
+        ("script: train.py\nnode: 2\n", "", "job.yaml:2:1: 'node' belongs in the profile, as 'nodes'"),
         ("script: train.py\ntime: 2\n", "", "job.yaml:2:1: 'time' is not a field here; did you mean 'resources.time'?"),
         ("script: train.py\nretry: {infr: 2}\n", "", "job.yaml:2:9: 'retry.infr' is not a field; did you mean 'infra'?"),
         ("script: train.py\nzzz: 2\n", "", "'zzz' is not a field; the nearest are "),
