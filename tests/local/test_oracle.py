@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.oracle.compare import Outcome, Place, assert_same
-from tests.oracle.table import BARE, FRAMEWORKS, PROGRAM, TORCH, Program
+from tests.oracle.compare import Place, assert_same, assert_sweep_is_as_by_hand
+from tests.oracle.table import FRAMEWORKS, PROGRAM, TORCH, Program
 from tests.patience import PATIENCE
 from tests.result import Result
 
@@ -71,3 +71,7 @@ def test_orch_does_what_the_hand_does(here: Here, program: Program) -> None:
     wanted = here.by_hand(program, program.words)
     _, got = here.by_orch(program)
     assert_same(program, got, wanted)
+
+
+def test_each_run_of_a_sweep_does_what_the_hand_does_and_the_best_one_is_delivered(here: Here) -> None:
+    assert_sweep_is_as_by_hand(here, PROGRAM["plain"], "--lr", ("0.4", "0.1"))

@@ -33,10 +33,10 @@ _BY_HAND: dict[str, Outcome] = {}  # of each line; a user's machine makes no dif
 
 @dataclass(kw_only=True)
 class Place(ABC):
-    """A machine on which a user types lines, in folders below `root`; `options` are those of each `orch run`."""
+    """A machine on which a user types lines, in folders below `root`."""
 
     root: Path  # as the user names it
-    options: tuple[str, ...]
+    options: tuple[str, ...]  # of each `orch run` and `orch submit`
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     @abstractmethod
@@ -60,11 +60,7 @@ class Place(ABC):
         (here / ".gitignore").write_text("".join(f"{name}\n" for name in IGNORED))
         for name, content in IGNORED.items():
             (here / name).write_bytes(content)
-        self.hand_over(here.parent)
         return folder
-
-    def hand_over(self, folder: Path) -> None:
-        """Give a folder that this process has made to the user."""
 
     def by_hand(self, program: Program, words: list[str]) -> Outcome:
         """Return what the line does if it is typed, which is found out once."""
@@ -105,6 +101,36 @@ class Place(ABC):
         said = self.orch(folder, "logs", run, "--all").out
         outputs = self.seen(to) / "outputs"
         return Outcome(waited.code == 0, ranks_in(said), of_all_nodes(files_below(outputs)))
+
+
+def assert_sweep_is_as_by_hand(place: Place, program: Program, option: str, values: tuple[str, str]) -> None:
+    """Sweep over values of an option, of which the first is the best: each run is what the hand does with its value."""
+    folder = place.lay()
+    (place.seen(folder) / "job.yaml").write_text(
+        f"script: {program.words[1]}\nmetric: {{name: loss, better: lower}}\n", encoding="utf-8"
+    )
+    sweep = (
+        "submit",
+        "job.yaml",
+        *place.options,
+        "--sweep",
+        f"{option}={','.join(values)}",
+        "--parallel",
+        "2",
+        "--json",
+    )
+    done = place.orch(folder, *sweep, python=program.python)
+    assert done.code == 0, done.err
+    wanted = [place.by_hand(program, [*program.words[:2], f"{option}={value}"]) for value in values]
+    assert wanted[0].files != wanted[1].files
+    assert sorted(wanted[0].files) == sorted(wanted[1].files)
+    runs = done.json["runs"]
+    for run, outcome in zip(runs, wanted, strict=True):
+        assert_same(program, place.outcome(folder, run), outcome)
+    to = place.root / "best"
+    pulled = place.orch(folder, "pull", done.json["sweep"], "--best", "--to", str(to))
+    assert (pulled.code, f"{runs[0]} is the best" in pulled.err) == (0, True), pulled
+    assert files_below(place.seen(to) / "outputs") == wanted[0].files
 
 
 def ranks_in(text: str) -> tuple[str, ...]:
