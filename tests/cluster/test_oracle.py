@@ -40,9 +40,9 @@ class Alice(Place):
 
     def orch(self, folder: Path, *words: str, python: str = "bare") -> Result:
         if words[0] in ("run", "submit"):
-            active = (f"profile.python={ENVIRONMENTS[python]}/bin/python",
-                      f"profile.setup=[export PATH={ENVIRONMENTS[python]}/bin:$PATH]")  # fmt: skip
-            words = (words[0], "--set", active[0], "--set", active[1], *words[1:])
+            folder_of_python = f"{ENVIRONMENTS[python]}/bin"
+            path = ("--env", f"PATH={folder_of_python}:/usr/bin:/bin")
+            words = (words[0], "--set", f"profile.python={folder_of_python}/python", *path, *words[1:])
         own = {"ORCH_HOME": self.state} if self.state else {}
         line = [sys.executable, "-m", "orchestrator.cli", *words]
         done = self._run(folder, line, PYTHONPATH=str(REPO), NO_COLOR="1", **own)
