@@ -82,7 +82,7 @@ def test_a_folder_that_the_run_has_deleted_is_made_again_and_older_outputs_still
 ) -> None:
     run = tmp_path / "runs/s.0"
     lay(str(submitted), str(run))
-    (made := os.stat(baseline_file(f"{run}/code")).st_mtime_ns)
+    made = os.stat(baseline_file(f"{run}/code")).st_mtime_ns
     (run / "beside.pt").write_text("1")
     for path in (run / "code").rglob("*"):
         if not path.is_dir() or path.is_symlink():
