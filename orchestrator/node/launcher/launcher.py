@@ -36,7 +36,7 @@ from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.signals import STOP_SIGNALS, held_back, let_through
-from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
+from orchestrator.node.system.sockets import ANY_PORT, listen, port_of, reserve
 from orchestrator.protocol import messages
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.json_text import parse_json
@@ -75,6 +75,7 @@ class Launcher:
     reports: int
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     listening: socket.socket | None = None
+    reserved: socket.socket | None = None  # keeps a port that somebody else will serve
     store: Any = None
     ranks: dict[int, RankProcess] = field(default_factory=dict)
     kill_at: float | None = None
@@ -193,7 +194,7 @@ class Launcher:
         self.store = None
         port = 0
         if self.task.node_rank == 0:
-            self._release_port()
+            self._close_port()
             (self.listening,) = listen((order.store_addr,), ANY_PORT)
             port = port_of([self.listening])
         self.report(messages.Ready(self.attempt, port, tuple(installed()), sys.executable, self.missing))
@@ -216,10 +217,11 @@ class Launcher:
         self.members = range(bound.rank_offset, bound.rank_offset + bound.nproc)
         os.makedirs(self.folder, exist_ok=True)
         with_torch = is_there("torch")
-        if self.listening is not None and (self.task.launcher in ("torchrun", "accelerate") or not with_torch):
-            self._release_port()  # these launchers bind the port themselves, so it can't be held for them
+        serves_store = with_torch and bound.world_size > 1 and self.task.launcher not in ("torchrun", "accelerate")
+        if not serves_store:
+            self._reserve_port()
         starts = plan_ranks(
-            self.task, bound, self.attempt, order.master_addr, order.master_port, serves_store=with_torch,
+            self.task, bound, self.attempt, order.master_addr, order.master_port, serves_store=serves_store,
             resume_from=order.resume_from, checksum=order.checksum,
             torch_version=torch_version() if with_torch and gpus() else "",
         )  # fmt: skip
@@ -235,12 +237,23 @@ class Launcher:
         self.report(messages.RanksStarted(self.attempt, pids, self.listening is not None))
         return None
 
-    def _release_port(self) -> None:
+    def _reserve_port(self) -> None:
+        """Stop listening at the store's port, but keep the port, so that rank 0 or another launcher can listen there,
+        and the kernel gives the port to no other program.
+        """
+        if self.listening is not None:
+            address, family = self.listening.getsockname(), self.listening.family
+            self._close_port()
+            self.reserved = reserve(family, address)
+
+    def _close_port(self) -> None:
         if self.listening is not None:
             with contextlib.suppress(KeyError):  # the socket is registered only from `_go` until the first connection
                 self.selector.unregister(self.listening)
             self.listening.close()
-            self.listening = None
+        if self.reserved is not None:
+            self.reserved.close()
+        self.listening = self.reserved = None
 
     def _fork(self, start: RankStart, parent: int) -> RankStart | None:
         log = RankLog(f"{self.folder}/rank_{start.rank}.log", self.task.log_limit)
@@ -269,8 +282,9 @@ class Launcher:
         number belongs to another file.
         """
         self.selector.close()
-        if self.listening is not None:
-            self.listening.close()
+        for sock in (self.listening, self.reserved):
+            if sock is not None:
+                sock.close()
         for process in self.ranks.values():
             process.log.close()
         siblings = [process.pipe for process in self.ranks.values() if process.pipe >= 0]

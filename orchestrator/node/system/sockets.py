@@ -39,6 +39,22 @@ def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket
     raise OSError(f"all of the agents' rendezvous ports are taken{by}: {', '.join(map(str, ports))}")
 
 
+def reserve(family: int, address: tuple[object, ...]) -> socket.socket | None:
+    """Return a socket that is bound to this address and does not listen. Other programs can listen at the port if they
+    set SO_REUSEADDR, as torch does, but the kernel chooses the port for no program. Return None if the port is taken.
+    """
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and address[0] == "::":
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        return None
+    return sock
+
+
 def port_of(socks: list[socket.socket]) -> int:
     """Return the port that all sockets share, or 0 if there are no sockets."""
     return int(socks[0].getsockname()[1]) if socks else 0

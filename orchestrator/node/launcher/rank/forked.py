@@ -48,6 +48,7 @@ class RankStart:
     archive: str = ""  # the path of node.pyz if the argv is a Python interpreter, which orch can set up
     members: tuple[int, ...] = ()  # the ranks that this process starts, if it is another launcher
     defaults: dict[str, str] = field(default_factory=dict)  # variables that the job or the node may override
+    withheld: dict[str, str] = field(default_factory=dict)  # see `change_rendezvous`
     debugged: dict[str, Any] | None = None  # the debugger's settings in a debugged run; {} if another rank is debugged
 
     @property
@@ -55,7 +56,7 @@ class RankStart:
         """Return the settings for `set_up`, which runs in the rank's interpreter before its program."""
         folder = self.folder if self.members else ""
         return {"stack_file": self.stack_file, "error_file": self.error_file, "folder": folder,
-                "debugged": self.debugged}  # fmt: skip
+                "debugged": self.debugged, "withheld": self.withheld}  # fmt: skip
 
     @property
     def folder(self) -> str:
