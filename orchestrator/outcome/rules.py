@@ -276,6 +276,12 @@ RULES: tuple[Rule, ...] = (
         "single rank (sys.exit, os._exit), and for a handler of TERM that exits with 0",
         _culprit(lambda end: end.left_early is not None),
     ),
+    Rule(
+        "a rank dies while it exits, and the programs of all ranks had ended", Cause.NO_RETRY, Party.RANK,
+        "the training is complete, so it is not repeated; call torch.distributed.destroy_process_group() at the end of "
+        "the program, because threads of a process group that is still open can abort the process while it exits",
+        _culprit(lambda end: end.at_exit),
+    ),
     Rule("a rank exits with 93", Cause.NO_RETRY, test=_code(EXIT_NO_RETRY)),
     # a peer went away, and no rank failed by itself
     Rule("", Cause.INFRA, Party.NODE, test=_rank(lambda end: end.victim)),

@@ -24,7 +24,9 @@ _OPTIONS: Final = ("--local_rank", "--local-rank")
 
 @dataclass(frozen=True)
 class Spawning:
-    """The call by which a program starts its ranks, and whether the program can do so on several nodes."""
+    """The call by which a program starts its ranks, and whether the program can do so on several nodes. `line` is 0,
+    and `call` is a module, if the program is a console script.
+    """
 
     script: str
     line: int
@@ -32,7 +34,8 @@ class Spawning:
     knows_nodes: bool
 
     def __str__(self) -> str:
-        return f"{self.script}:{self.line} starts its own processes ({self.call})"
+        where = f"{self.script}:{self.line}" if self.line else self.script
+        return f"{where} starts its own processes ({self.call})"
 
 
 def needs_variables(text: bytes) -> bool:

@@ -206,6 +206,8 @@ def test_forked_ranks_do_not_share_random_numbers(orch: Orch, project) -> None:
 def test_what_a_program_leaves_open_is_written_at_its_end(orch: Orch, project, tmp_path: Path) -> None:
     program = (
         "import atexit, sys, threading, time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "ThreadPoolExecutor().submit(int)\n"  # its threads wait for work until the interpreter tells them to end
         f"file = open('{tmp_path}/left', 'w')\nfile.write('kept')\n"
         "atexit.register(lambda: print('atexit ran'))\n"
         "said = threading.Event()\n"

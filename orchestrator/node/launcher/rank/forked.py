@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
-from orchestrator.node.launcher.rank.error_file import write_error
+from orchestrator.node.launcher.rank.error_file import note_end, write_error
 from orchestrator.node.launcher.rank.exec_hook import files_of, with_hook
 from orchestrator.node.launcher.rank.setup import set_up
 from orchestrator.node.system.private import as_orch, give_back_umask
@@ -106,9 +106,10 @@ def run_rank(start: RankStart) -> int:
         return _exec(start)
     set_up(start.setup)
     code = _run_program(start)
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
+    if code == 0:
+        note_end(start.error_file)
+    # This first tells thread pools, such as loky's and those of concurrent.futures, to end, and then joins all threads.
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     _flush_open_files()
     os._exit(code)
