@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.launcher.warmup import open_gpus
+from orchestrator.node.system.processes import marked
 from tests.patience import PATIENCE
 
 from .conftest import Orch
+from .test_runs import wait_for_line
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -185,10 +187,42 @@ def test_a_single_rank_of_a_python_line_has_no_variables_until_it_joins(orch: Or
     """So a program that starts its own ranks, or asks whether there are several, works as under python."""
     program = f"import os\nprint('RANK' in os.environ, 'MASTER_PORT' in os.environ, flush=True)\n{ALL_REDUCE}"
     folder = project(sum_py=program)
-    line = ("--nproc-per-node", "1", "--set", "job.launcher=fork", "--", "python", "sum.py")
+    line = ("--nproc-per-node", "1", "--set", "job.launcher=fork", "--", sys.executable, "sum.py")
     done = orch.with_torch("run", "-p", "local", *line, cwd=folder)
     assert done.code == 0, done.err
     assert done.out.splitlines()[:2] == ["False False", "sum 0 store False"]
+
+
+def test_a_console_script_that_is_a_launcher_is_started_once_and_ends_with_its_run(
+    orch: Orch, project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / "env" / "lib" / f"python3.{sys.version_info[1]}" / "site-packages"
+    packages.mkdir(parents=True)
+    (tmp_path / "env" / "bin").mkdir()
+    (packages / "own_launcher.py").write_text(
+        "import os, subprocess, sys\n"
+        "def main():\n"
+        "    print('started with', 'RANK' in os.environ, flush=True)\n"
+        "    child = [sys.executable, '-c', 'import time; print(\"child\", flush=True); time.sleep(600)']\n"
+        "    several = [subprocess.Popen(child, start_new_session=True) for _ in range(2)]\n"
+        "    return max(each.wait() for each in several)\n"
+        "def by_torch():\n"
+        "    from torch.distributed.run import run\n"
+    )
+    script = tmp_path / "env" / "bin" / "own-train"
+    head = f"#!{sys.executable}\nimport sys\nsys.path.append({str(packages)!r})\n"
+    script.write_text(f"{head}from own_launcher import main\nif __name__ == '__main__':\n    sys.exit(main())\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    folder = project()
+    done = orch("run", "-p", "local", "-d", "--", "own-train", "--lr", "1", cwd=folder)
+    assert "note: own-train starts its own processes (own_launcher), so orch starts it once: 1 rank on 1 node" in done.err
+    run = orch.run()
+    wait_for_line(run, "child")
+    assert orch("cancel", "last").code == 0
+    lines = orch("logs", "last", "--all").out.splitlines()
+    assert sum("started with False" in line for line in lines) == 1, lines
+    assert marked(run.run_id) == []
 
 
 def test_forked_ranks_do_not_share_random_numbers(orch: Orch, project) -> None:
