@@ -36,7 +36,7 @@ from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.signals import STOP_SIGNALS, held_back, let_through
-from orchestrator.node.system.sockets import ANY_PORT, listen, port_of, reserve
+from orchestrator.node.system.sockets import listen, port_of, reserve
 from orchestrator.protocol import messages
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.json_text import parse_json
@@ -75,7 +75,7 @@ class Launcher:
     reports: int
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     listening: socket.socket | None = None
-    reserved: socket.socket | None = None  # keeps a port that somebody else will serve
+    reserved: socket.socket | None = None  # keeps the store's port, and does not listen
     store: Any = None
     ranks: dict[int, RankProcess] = field(default_factory=dict)
     kill_at: float | None = None
@@ -187,16 +187,19 @@ class Launcher:
 
     @_HANDLERS.add
     def _prepare(self, order: messages.Prepare) -> None:
-        """On node 0, open a free port for the store, and keep its socket open. Report the port, which the other nodes
-        need.
+        """On node 0, open a free port for the store, and keep it for the whole attempt. Report the port, which the other
+        nodes need.
         """
         self.attempt = order.attempt
         self.store = None
         port = 0
         if self.task.node_rank == 0:
-            self._close_port()
-            (self.listening,) = listen((order.store_addr,), ANY_PORT)
-            port = port_of([self.listening])
+            self._stop_listening()
+            if self.reserved is not None:
+                self.reserved.close()
+            self.reserved = reserve(order.store_addr)
+            port = port_of([self.reserved])
+            (self.listening,) = listen((order.store_addr,), (port,))
         self.report(messages.Ready(self.attempt, port, tuple(installed()), sys.executable, self.missing))
 
     @_HANDLERS.add
@@ -219,7 +222,7 @@ class Launcher:
         with_torch = is_there("torch")
         serves_store = with_torch and bound.world_size > 1 and self.task.launcher not in ("torchrun", "accelerate")
         if not serves_store:
-            self._reserve_port()
+            self._stop_listening()  # rank 0, torchrun or accelerate will listen at the port
         starts = plan_ranks(
             self.task, bound, self.attempt, order.master_addr, order.master_port, serves_store=serves_store,
             resume_from=order.resume_from, checksum=order.checksum,
@@ -237,23 +240,12 @@ class Launcher:
         self.report(messages.RanksStarted(self.attempt, pids, self.listening is not None))
         return None
 
-    def _reserve_port(self) -> None:
-        """Stop listening at the store's port, but keep the port, so that rank 0 or another launcher can listen there,
-        and the kernel gives the port to no other program.
-        """
-        if self.listening is not None:
-            address, family = self.listening.getsockname(), self.listening.family
-            self._close_port()
-            self.reserved = reserve(family, address)
-
-    def _close_port(self) -> None:
+    def _stop_listening(self) -> None:
         if self.listening is not None:
             with contextlib.suppress(KeyError):  # the socket is registered only from `_go` until the first connection
                 self.selector.unregister(self.listening)
             self.listening.close()
-        if self.reserved is not None:
-            self.reserved.close()
-        self.listening = self.reserved = None
+            self.listening = None
 
     def _fork(self, start: RankStart, parent: int) -> RankStart | None:
         log = RankLog(f"{self.folder}/rank_{start.rank}.log", self.task.log_limit)

@@ -39,19 +39,21 @@ def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket
     raise OSError(f"all of the agents' rendezvous ports are taken{by}: {', '.join(map(str, ports))}")
 
 
-def reserve(family: int, address: tuple[object, ...]) -> socket.socket | None:
-    """Return a socket that is bound to this address and does not listen. Other programs can listen at the port if they
-    set SO_REUSEADDR, as torch does, but the kernel chooses the port for no program. Return None if the port is taken.
+def reserve(addr: str) -> socket.socket:
+    """Return a socket that is bound to a free port at this address and does not listen. The kernel gives the port to no
+    other program, but a program that sets SO_REUSEADDR, as torch does, can listen there. Raises OSError if there is no
+    free port.
     """
+    family, is_dual = _family(addr)
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and address[0] == "::":
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.bind(address)
-    except OSError:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_dual)
+        sock.bind((addr, 0))
+    except OSError as error:
         sock.close()
-        return None
+        raise OSError(f"no port can be opened at {addr or 'any address'}: {error.strerror or error}") from error
     return sock
 
 
@@ -69,6 +71,11 @@ def padding_lost(why: str) -> str:
 
 
 def _listening(addr: str, port: int) -> socket.socket:
-    is_dual = addr == ANYWHERE and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if is_dual or ":" in addr else socket.AF_INET
+    family, is_dual = _family(addr)
     return socket.create_server((addr, port), family=family, backlog=BACKLOG, dualstack_ipv6=is_dual)
+
+
+def _family(addr: str) -> tuple[socket.AddressFamily, bool]:
+    """Return the family of an address, and whether a socket there also accepts connections of IPv4."""
+    is_dual = addr == ANYWHERE and socket.has_dualstack_ipv6()
+    return socket.AF_INET6 if is_dual or ":" in addr else socket.AF_INET, is_dual
