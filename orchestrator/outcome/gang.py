@@ -124,9 +124,9 @@ def who_was_lost(lost: Mapping[int, str], deserters: Mapping[int, float], name: 
 def culprit_of(exits: Sequence[Culprit]) -> Culprit | None:
     """Return the rank exit that made the attempt fail (the culprit), or None if no rank failed.
 
-    An exit that another exit caused does not count. A rank that died after its program had ended counts only if no other
-    rank has failed by itself. If all failures are such consequences, the culprit is a rank that
-    left the others with exit code 0.
+    An exit that another exit caused does not count. A rank that died after its program had ended counts only if no
+    other rank has failed by itself. If all failures are such consequences, the culprit is a rank that left the others
+    with exit code 0.
     """
     failures = [each for each in exits if each.code not in (0, EXIT_REQUEUE)]
     if not failures:

@@ -23,8 +23,8 @@ EXIT_REQUEUE = 95  # a rank exits with this code after a stop at a step boundary
 # NCCL error without aborting its communicators, which may hang and would come before the flight recorder's dump.
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", **ORDER}
 
-# The C++ part of torch reads this value as true: a process with rank 0 that can't bind MASTER_PORT, because the launcher
-# listens there, connects to the launcher's store. The Python part of torch reads only `True` as true, and would then
+# The C++ part of torch reads this value as true: a process with rank 0 that can't bind MASTER_PORT, because the
+# launcher listens there, connects to the launcher's store. The Python part of torch reads only `True` as true, and would then
 # take every port for the launcher's. So a process group with a port of its own works in all descendants of a rank.
 LAUNCHER_SERVES = "1"
 

@@ -187,8 +187,8 @@ class Launcher:
 
     @_HANDLERS.add
     def _prepare(self, order: messages.Prepare) -> None:
-        """On node 0, open a free port for the store, and keep it for the whole attempt. Report the port, which the other
-        nodes need.
+        """On node 0, open a free port for the store, and keep it for the whole attempt. Report the port, which the
+        other nodes need.
         """
         self.attempt = order.attempt
         self.store = None

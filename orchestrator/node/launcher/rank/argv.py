@@ -44,7 +44,12 @@ def plan_ranks(
         withheld = {k: v for k, v in variables(told, local_rank=local_rank).items() if k not in environment}
         rank = binding.rank_offset + local_rank
         defaults = {name: environment.pop(name) for name in DEFAULTS if name in environment}
-        values: dict[str, Any] = {"argv": None, "withheld": withheld, "debugged": debugged(task, rank, folder), **files_of(folder, rank)}
+        values: dict[str, Any] = {
+            "argv": None,
+            "withheld": withheld,
+            "debugged": debugged(task, rank, folder),
+            **files_of(folder, rank),
+        }
         if foreign:
             environment = {key: value for key, value in environment.items() if key.startswith("ORCH_")}
             del environment["ORCH_BEAT_FILE"]
