@@ -16,7 +16,7 @@ from tests.result import Result
 
 from .conftest import REPO, Orch
 
-SAME = "tests/local/test_oracle.py::test_orch_does_what_the_hand_does"
+FULL = pytest.mark.full("tests/local/test_oracle.py::test_orch_does_what_the_hand_does[ddp]")
 # What `make test` runs of the programs that import torch.
 CHEAP = {"ddp", "parent_session", "loky"}
 
@@ -61,8 +61,7 @@ def parameters() -> list[object]:
     """Each program; those of `make test` import nothing that takes long, with few exceptions."""
     expensive = [program for program in (*TORCH, *FRAMEWORKS) if program.name not in CHEAP]
     return [
-        pytest.param(program, id=program.name, marks=[pytest.mark.full(f"{SAME}[ddp]")] * (program in expensive))
-        for program in PROGRAM.values()
+        pytest.param(program, id=program.name, marks=[FULL] * (program in expensive)) for program in PROGRAM.values()
     ]
 
 
