@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.oracle.compare import Place, assert_same, assert_sweep_is_as_by_hand
-from tests.oracle.table import FRAMEWORKS, PROGRAM, TORCH, Program
+from tests.oracle.table import PROGRAM, Program
 from tests.patience import PATIENCE
 from tests.result import Result
 
 from .conftest import REPO, Orch
 
 FULL = pytest.mark.full("tests/local/test_oracle.py::test_orch_does_what_the_hand_does[ddp]")
-# What `make test` runs of the programs that import torch.
-CHEAP = {"ddp", "parent_session", "loky"}
+# What `make test` runs: a program for each kind of fault, and few that import torch.
+CHEAP = {"plain", "fails", "refuses_ranks", "writes_around", "overwrites", "shell", "ddp", "parent_session"}
 
 
 @dataclass(kw_only=True)
@@ -57,15 +57,10 @@ def here(orch: Orch, tmp_path: Path, bare_python: str) -> Here:
     return Here(root=tmp_path / "user", options=("-p", str(profile)), runner=orch.with_torch, bare=bare_python)
 
 
-def parameters() -> list[object]:
-    """Each program; those of `make test` import nothing that takes long, with few exceptions."""
-    expensive = [program for program in (*TORCH, *FRAMEWORKS) if program.name not in CHEAP]
-    return [
-        pytest.param(program, id=program.name, marks=[FULL] * (program in expensive)) for program in PROGRAM.values()
-    ]
+PARAMETERS = [pytest.param(program, id=name, marks=[FULL] * (name not in CHEAP)) for name, program in PROGRAM.items()]
 
 
-@pytest.mark.parametrize("program", parameters())
+@pytest.mark.parametrize("program", PARAMETERS)
 def test_orch_does_what_the_hand_does(here: Here, program: Program) -> None:
     wanted = here.by_hand(program, program.words)
     _, got = here.by_orch(program)
