@@ -7,6 +7,7 @@ import fcntl
 import os
 import socket
 import struct
+import sys
 from dataclasses import replace
 
 from orchestrator.node.system.kernel_files import read_text
@@ -21,6 +22,8 @@ NOT_BETWEEN_NODES = "^lo,docker,br-,virbr,veth,cni,flannel,cali,tailscale,wg,zt"
 
 def cores() -> int:
     """Return the number of cores that this process may use."""
+    if sys.platform == "darwin":
+        return os.cpu_count() or 1
     return len(os.sched_getaffinity(0))
 
 
