@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.node.system.processes import descendants, parent_of, state_of, status_of, variable_of
 from orchestrator.protocol.reading import open_own, read_part
 
-# The signal has no default use. SIGUSR1 and SIGUSR2 belong to schedulers and users. macOS has no ranks, so it needs none.
+# The signal has no default use. SIGUSR1 and SIGUSR2 belong to schedulers and users. macOS has no ranks.
 if sys.platform == "darwin":
     STACK_SIGNAL = signal.SIGUSR1
 else:
