@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from orchestrator.backends.base import Check, CheckResult, Level
+from orchestrator.backends.places.needs import NVML_HINT
 from orchestrator.errors import BackendError
 from orchestrator.protocol.quantities import size
 from orchestrator.transport.machine import Machine
@@ -50,6 +51,8 @@ def ask(machine: Machine, python: str | None) -> Rows:
         said = machine.call("examine_gpus")[0]
     except BackendError as error:
         return {"gpus": CheckResult(FAIL, error.message, error.hint)}
+    if said["nvml_problem"]:
+        return {"driver": CheckResult(FAIL, f"NVML can't be initialized: {said['nvml_problem']}", NVML_HINT)}
     if not said["gpus"]:
         hint = (
             "install NVIDIA's complete driver on that host; in a container, add `utility` to NVIDIA_DRIVER_CAPABILITIES"
