@@ -146,8 +146,9 @@ class NodeTask(Frozen):
         if data.get("debug") is not None:
             values["debug"] = Debug(**data["debug"])
         values["hosts"] = tuple(expand(data["hosts"]) if isinstance(data["hosts"], str) else data["hosts"])
-        for name in ("leader_addrs", "port_range", "setup", "warm_imports", "reserved"):
+        for name in ("leader_addrs", "port_range", "setup", "warm_imports"):
             values[name] = tuple(data[name])
+        values["reserved"] = tuple(data.get("reserved", ()))  # plans of older versions lack it
         return NodeTask(**values)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.base import CheckResult, Level
-from orchestrator.backends.gpu_checks import Rows, compare, rows_of
+from orchestrator.backends.gpu_checks import Rows, ask, compare, rows_of
 from orchestrator.node.system.gpus.inventory import Gpu, MigInstance
+from tests.machines import FakeMachine
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 TOPOLOGY = """\tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity
@@ -43,6 +44,13 @@ def rows(*changed: dict[str, Any], tried: Any = TRIED, **said: Any) -> Rows:
     whole = {"gpus": gpus, "driver": "580.65", "cuda": [13, 0], "used": {}, "topology": TOPOLOGY, "hcas": [],
              "memlock": None, "removes_ipc": False}  # fmt: skip
     return rows_of({**whole, **said}, tried)
+
+
+def test_a_machine_whose_nvml_cannot_start_says_why() -> None:
+    said = {"gpus": [], "nvml_problem": "Driver/library version mismatch"}
+    (row,) = ask(FakeMachine("n1", answers={"examine_gpus": said}), None).items()
+    assert row[0] == "driver"
+    assert (row[1].level, row[1].value) == (FAIL, "NVML can't be initialized: Driver/library version mismatch")
 
 
 def test_a_machine_in_good_order() -> None:
