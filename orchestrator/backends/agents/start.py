@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.backends.agents.handle import Handle, read_handle
+from orchestrator.backends.gpu_checks import check_nvml
 from orchestrator.backends.hosts import all_of, on_all
-from orchestrator.backends.places.needs import Need, check_nvml, divided, needs_of
+from orchestrator.backends.places.needs import Need, divided, needs_of
 from orchestrator.backends.settings import AgentsSettings, Host, run_folder
 from orchestrator.errors import BackendError
 from orchestrator.protocol.places.devices import is_gpu

@@ -11,10 +11,6 @@ from orchestrator.protocol.places.devices import VISIBLE, Device, named_by, why_
 from orchestrator.protocol.task import NodeTask
 
 VISIBLE_HINT: Final = f"change {VISIBLE} in the job's `env`, or leave it out"
-NVML_HINT: Final = (
-    "after an upgrade of the driver, reboot that machine, or load the new kernel modules, until nvidia-smi works "
-    "there; with `backend: gloo` in the profile, a run uses the CPUs"
-)
 
 
 @dataclass(frozen=True)
@@ -53,19 +49,6 @@ def needs_of(
         hint = "lower `nproc_per_node` or `nodes`, or set `backend: gloo`"
         raise BackendError(f"{name}: it has {whole.count} GPUs for {asked} ranks with nccl", hint)
     return tuple(replace(task, backend="gloo", uses_gpus=False, env={**task.env, VISIBLE: ""}) for task in mine), Need()
-
-
-def check_nvml(task: NodeTask, name: str, facts: Mapping[str, Any]) -> None:
-    """Raise BackendError if the task would use a machine's GPUs, and NVML can't be initialized there. CUDA can't be
-    initialized either then, for example after an upgrade of the driver.
-    """
-    asked, devices = task.env.get(VISIBLE), [Device(**each) for each in facts["devices"]]
-    usable = named_by(facts["visible"] if asked is None else asked, devices) if task.uses_gpus else []
-    if usable and (problem := facts["nvml_problem"]):
-        raise BackendError(
-            f"{name}: it has {len(devices)} GPU{'s' * (len(devices) > 1)}, but NVML can't be initialized: {problem}",
-            NVML_HINT,
-        )
 
 
 def need_of(task: NodeTask, hello: Mapping[str, Any], slots: int | None) -> Need:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.places.needs import check_nvml, divided, need_of, needs_of
+from orchestrator.backends.places.needs import divided, need_of, needs_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.task import NodeTask, Program
 
@@ -18,7 +18,6 @@ def hello(count: int, visible: str | None = None) -> dict[str, Any]:
     return {
         "devices": [{"name": f"GPU-{each}", "number": each, "card": f"GPU-{each}"} for each in range(count)],
         "visible": visible,
-        "nvml_problem": "",
     }
 
 
@@ -84,17 +83,6 @@ def test_nodes_that_are_told_to_use_nccl_are_refused_where_gpus_are_too_few() ->
     tasks = tuple(replace(TASK, node_rank=rank, nnodes=2, nproc=2, backend="nccl") for rank in range(2))
     with pytest.raises(BackendError, match="this machine: it has 3 GPUs for 4 ranks with nccl"):
         needs_of(tasks, range(2), "this machine", hello(3), None)
-
-
-def test_a_machine_with_gpus_on_which_nvml_cannot_be_initialized_is_refused() -> None:
-    broken = {**hello(2), "nvml_problem": "Driver/library version mismatch"}
-    with pytest.raises(BackendError, match="n1: it has 2 GPUs, but NVML can't be initialized: Driver/lib") as refused:
-        check_nvml(TASK, "n1", broken)
-    assert "reboot that machine" in refused.value.hint
-    for on_cpus in ({"uses_gpus": False}, {"env": {"CUDA_VISIBLE_DEVICES": ""}}):
-        check_nvml(replace(TASK, **on_cpus), "n1", broken)
-    check_nvml(TASK, "n1", {**broken, "devices": []})
-    check_nvml(TASK, "n1", hello(2))
 
 
 def test_each_node_gets_as_many_of_the_held_gpus_as_it_has_ranks() -> None:
