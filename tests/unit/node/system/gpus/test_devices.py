@@ -69,16 +69,24 @@ def test_cards_that_this_process_may_not_open_are_left_out_and_not_numbered(
 def test_a_child_process_looks_so_that_this_one_opens_no_card(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    looked: list[int] = []
-    monkeypatch.setattr(devices, "look", lambda: looked.append(1) or CARDS)
+    me, looked = os.getpid(), []
+
+    def look() -> GpuInventory:
+        looked.append(os.getpid())
+        return CARDS
+
+    def fails() -> GpuInventory:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(devices, "look", look)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-z")
     assert devices.devices_apart() == tuple(devices.devices_of(CARDS))
     monkeypatch.setattr(devices, "look", GpuInventory)
     assert devices.devices_apart() == ()  # the variable says which cards to see, not which there are
-    monkeypatch.setattr(devices, "look", lambda: looked.clear() or 1 / 0)
+    monkeypatch.setattr(devices, "look", fails)
     assert devices.devices_apart() == ()
     assert "ZeroDivisionError" in capfd.readouterr().err
-    assert looked == []
+    assert me not in looked
 
 
 def test_without_the_library_the_driver_then_the_device_files_then_the_shell_tell(
