@@ -119,7 +119,7 @@ def _own_instance(task: NodeTask, local_rank: int) -> dict[str, str]:
     """Return the variables that give a rank its own MIG instance, because CUDA shows a process only the first of
     several instances.
     """
-    words = words_of(task.env.get(GIVEN, task.env.get(VISIBLE, "")))
+    words = words_of(task.env.get(GIVEN, ""))
     if local_rank < len(words) > 1 and task.nproc != 1 and all(word.startswith("MIG-") for word in words):
         return {VISIBLE: words[local_rank]}
     return {}

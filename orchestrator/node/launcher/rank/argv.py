@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.node.launcher.flight_recorder import recorder_settings
@@ -25,9 +27,10 @@ def plan_ranks(
     resume_from: str = "",
     checksum: str = "",
     torch_version: str = "",
+    visible: Mapping[str, str] = MappingProxyType({}),
 ) -> list[RankStart]:
     """Return a RankStart for each process that a node starts: one process per rank, or a single torchrun or accelerate
-    for all ranks. `argv` is set if the process must exec.
+    for all ranks. `argv` is set if the process must exec. `visible` has the variables that select the node's GPUs.
     """
     foreign = task.launcher in ("torchrun", "accelerate")
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
@@ -65,7 +68,7 @@ def plan_ranks(
                 kind=task.program.kind,
                 target=task.program.target,
                 args=tuple(rank_args(task.program, local_rank)),
-                environment=environment,
+                environment={**visible, **environment},
                 defaults={**defaults, **recorder_settings(folder, torch_version)},
                 cwd=task.code_dir,
                 **values,

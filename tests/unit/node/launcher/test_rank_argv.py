@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.node.launcher.rank.argv import foreign_argv, plan_ranks
@@ -49,6 +51,20 @@ def test_another_launcher_is_one_process_and_makes_the_rank_variables_itself(lau
     assert (start.members, start.setup["folder"]) == ((2, 3), "/run/nodes/1/attempt_3")  # its ranks answer there
     assert start.defaults["TORCH_FR_DUMP_TEMP_FILE"] == "/run/nodes/1/attempt_3/flight_"
     assert "ORCH_BEAT_FILE" not in start.environment  # it would be the same one for all its ranks
+
+
+@pytest.mark.parametrize("launcher", ["fork", "exec", "torchrun", "accelerate"])
+def test_every_process_is_shown_the_nodes_gpus_and_an_instance_of_mig_by_its_own_rank(launcher: str) -> None:
+    def shown(given: str, visible: str) -> list[str]:
+        told = replace(task(launcher), env={"ORCH_GPUS": given})
+        found = plan_ranks(
+            told, bind([2, 2])[1], 0, "m", 1, serves_store=True, visible={"CUDA_VISIBLE_DEVICES": visible}
+        )
+        return [each.environment["CUDA_VISIBLE_DEVICES"] for each in found]
+
+    processes = 2 if launcher in ("fork", "exec") else 1
+    assert shown("GPU-a,GPU-b", "3,1") == ["3,1"] * processes
+    assert shown("MIG-a,MIG-b", "MIG-a,MIG-b") == (["MIG-a", "MIG-b"] if processes == 2 else ["MIG-a,MIG-b"])
 
 
 @pytest.mark.parametrize(
