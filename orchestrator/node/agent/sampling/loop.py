@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable
 
 from orchestrator.node.agent.sampling.counters import CounterReader
@@ -33,10 +33,11 @@ class Started:
 
     attempt: int = 0
     pids: dict[int, int] = field(default_factory=dict)  # rank -> the pid that the launcher sees
+    since: float = 0.0  # the time at which the agent ordered the launcher to start the ranks
 
     def without(self, rank: int) -> Started:
         """Return a copy without a rank that has ended."""
-        return Started(self.attempt, {each: pid for each, pid in self.pids.items() if each != rank})
+        return replace(self, pids={each: pid for each, pid in self.pids.items() if each != rank})
 
 
 class Sampling:
