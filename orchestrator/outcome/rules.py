@@ -290,6 +290,12 @@ RULES: tuple[Rule, ...] = (
         "single rank (sys.exit, os._exit), and for a handler of TERM that exits with 0",
         _culprit(lambda end: end.left_early is not None),
     ),
+    Rule(
+        "a rank dies while it exits, and the programs of all ranks had ended", Cause.NO_RETRY, Party.RANK,
+        "the training is complete, so it is not repeated; call torch.distributed.destroy_process_group() at the end of "
+        "the program, because threads of a process group that is still open can abort the process while it exits",
+        _culprit(lambda end: end.at_exit),
+    ),
     Rule("a rank exits with 93", Cause.NO_RETRY, test=_code(EXIT_NO_RETRY)),
     # a peer went away, and no rank failed by itself
     Rule("", Cause.INFRA, Party.NODE, test=_rank(lambda end: end.victim)),
@@ -307,6 +313,10 @@ RULES: tuple[Rule, ...] = (
     Rule("", hint="the command was not found on that node: check its name and PATH", test=_code(127)),
     Rule("", hint="the command can't be executed: check its mode and its first line", test=_code(126)),
     SMALL_PACKETS,
+    _says(r"KeyError '?(LOCAL_)?(RANK|WORLD_SIZE)\b|KeyError '?MASTER_(ADDR|PORT)\b"
+          r"|environment variable \w+ expected, but not set",
+          "the program expects a launcher's variables, which a single rank of a `python` line does not have: write "
+          "torchrun in place of python; in a job, do not set `rank_variables: several`"),
     _says(r"time limit.* came before it had saved|saved nothing to go on from",
           "raise the time limit (`time`), or save checkpoints: docs/training.md#your-own-script; if the "
           "script saves into another folder, set `checkpoint.dir` in the job to that folder"),

@@ -156,6 +156,15 @@ def _with_one_rank_if_program_spawns(
     """
     if request.keeps_ranks or repeats is not None or _is_given(request, "nproc_per_node"):
         return loaded, None
+    if loaded.job.command is not None and (launcher := _console_launcher(loaded)) is not None:
+        if _is_given(request, "nodes") and loaded.profile.nodes > 1:
+            raise UsageError(
+                f"{launcher}, which do not find each other on {loaded.profile.nodes} nodes",
+                "leave out --nodes; or give it the options of its own for several nodes in a script, with $GROUP_RANK, "
+                "$MASTER_ADDR and $MASTER_PORT, and start the script once per node: --nproc-per-node 1",
+            )
+        job = replace(loaded.job, rank_variables="several")  # they would be taken for the variables of its own ranks
+        return replace(loaded, job=job, profile=loaded.profile.with_one_rank(1)), launcher
     from orchestrator.specs.here import source_of
 
     script, text = source_of(loaded.job, loaded.code_dir)
@@ -176,6 +185,16 @@ def check_system(profile: AnyProfile) -> None:
             f"this machine runs macOS, where orch starts no ranks, and profile {profile.name} starts them from here",
             "choose a profile of machines over SSH, or of a scheduler with `login:` (docs/from-laptop.md)",
         )
+
+
+def _console_launcher(loaded: Loaded) -> Spawning | None:
+    """Return how the job's command starts its ranks if it is a console script, such as `trl`, that is a launcher."""
+    from orchestrator.specs.launchers import console_launcher
+
+    assert loaded.job.command is not None
+    python = loaded.profile.python or ""
+    folders = [*([os.path.dirname(python)] if "/" in python else []), *os.get_exec_path()]
+    return console_launcher([*loaded.job.command, *loaded.job.args], folders)
 
 
 def _is_given(request: Request, field: str) -> bool:

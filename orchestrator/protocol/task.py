@@ -22,6 +22,7 @@ class Program:
     target: str
     args: tuple[str, ...] = ()
     local_rank_option: str = ""  # the option that passes the local rank; empty if LOCAL_RANK is enough
+    runs_alone: bool = False  # whether a single rank gets no variables of torchrun, as under plain `python`
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.signals import STOP_SIGNALS, held_back, let_through
-from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
+from orchestrator.node.system.sockets import listen, port_of, reserve
 from orchestrator.protocol import messages
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.json_text import parse_json
@@ -76,6 +76,7 @@ class Launcher:
     reports: int
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     listening: socket.socket | None = None
+    reserved: socket.socket | None = None  # keeps the store's port, and does not listen
     store: Any = None
     ranks: dict[int, RankProcess] = field(default_factory=dict)
     kill_at: float | None = None
@@ -187,16 +188,19 @@ class Launcher:
 
     @_HANDLERS.add
     def _prepare(self, order: messages.Prepare) -> None:
-        """On node 0, open a free port for the store, and keep its socket open. Report the port, which the other nodes
-        need.
+        """On node 0, open a free port for the store, and keep it for the whole attempt. Report the port, which the other
+        nodes need.
         """
         self.attempt = order.attempt
         self.store = None
         port = 0
         if self.task.node_rank == 0:
-            self._release_port()
-            (self.listening,) = listen((order.store_addr,), ANY_PORT)
-            port = port_of([self.listening])
+            self._stop_listening()
+            if self.reserved is not None:
+                self.reserved.close()
+            self.reserved = reserve(order.store_addr)
+            port = port_of([self.reserved])
+            (self.listening,) = listen((order.store_addr,), (port,))
         self.report(messages.Ready(self.attempt, port, tuple(installed()), sys.executable, self.missing))
 
     @_HANDLERS.add
@@ -217,10 +221,11 @@ class Launcher:
         self.members = range(bound.rank_offset, bound.rank_offset + bound.nproc)
         os.makedirs(self.folder, exist_ok=True)
         with_torch = is_there("torch")
-        if self.listening is not None and (self.task.launcher in ("torchrun", "accelerate") or not with_torch):
-            self._release_port()  # these launchers bind the port themselves, so it can't be held for them
+        serves_store = with_torch and bound.world_size > 1 and self.task.launcher not in ("torchrun", "accelerate")
+        if not serves_store:
+            self._stop_listening()  # rank 0, torchrun or accelerate will listen at the port
         starts = plan_ranks(
-            self.task, bound, self.attempt, order.master_addr, order.master_port, serves_store=with_torch,
+            self.task, bound, self.attempt, order.master_addr, order.master_port, serves_store=serves_store,
             resume_from=order.resume_from, checksum=order.checksum, visible=self._visible_gpus(),
             torch_version=torch_version() if with_torch and gpus() else "",
         )  # fmt: skip
@@ -243,7 +248,7 @@ class Launcher:
         reserved = self.task.reserved
         return numbered(reserved, devices_apart(), os.environ) if reserved else {}
 
-    def _release_port(self) -> None:
+    def _stop_listening(self) -> None:
         if self.listening is not None:
             with contextlib.suppress(KeyError):  # the socket is registered only from `_go` until the first connection
                 self.selector.unregister(self.listening)
@@ -277,8 +282,9 @@ class Launcher:
         number belongs to another file.
         """
         self.selector.close()
-        if self.listening is not None:
-            self.listening.close()
+        for sock in (self.listening, self.reserved):
+            if sock is not None:
+                sock.close()
         for process in self.ranks.values():
             process.log.close()
         siblings = [process.pipe for process in self.ranks.values() if process.pipe >= 0]

@@ -25,7 +25,7 @@ _THREAD = re.compile(r"^(Current thread|Thread) .*most recent call first\):$", r
 _COLLECTIVE = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_to_all|broadcast|barrier|distributed_c10d|backward|\brecv\b|\bwait\b"
 )
-_OWN = "/orchestrator/node/launcher/rank/"  # own_store.py and patience.py wrap torch's functions
+_OWN = "/orchestrator/node/launcher/rank/"  # rendezvous.py and patience.py wrap torch's functions
 MAX_TEXT = 200_000
 
 

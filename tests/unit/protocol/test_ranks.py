@@ -53,7 +53,7 @@ def test_a_rank_gets_every_variable_of_torchrun() -> None:
         "GROUP_WORLD_SIZE": "3", "ROLE_RANK": "5", "ROLE_WORLD_SIZE": "7", "ROLE_NAME": "default",
         "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4242", "TORCHELASTIC_RUN_ID": "r-1",
         "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+        "TORCHELASTIC_USE_AGENT_STORE": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
     }  # fmt: skip
 
 

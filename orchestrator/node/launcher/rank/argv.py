@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.node.launcher.flight_recorder import recorder_settings
@@ -34,22 +36,18 @@ def plan_ranks(
     """
     foreign = task.launcher in ("torchrun", "accelerate")
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
+    variables = functools.partial(
+        rank_environment, binding=binding, attempt=attempt, master_addr=master_addr, master_port=master_port,
+        serves_store=serves_store and not foreign, resume_from=resume_from, checksum=checksum,
+    )  # fmt: skip
+    told = replace(task, program=replace(task.program, runs_alone=False))
     starts = []
     for local_rank in range(1 if foreign else binding.nproc):
-        environment = rank_environment(
-            task,
-            binding,
-            local_rank,
-            attempt=attempt,
-            master_addr=master_addr,
-            master_port=master_port,
-            serves_store=serves_store and not foreign,
-            resume_from=resume_from,
-            checksum=checksum,
-        )
+        environment = variables(task, local_rank=local_rank)
+        withheld = {k: v for k, v in variables(told, local_rank=local_rank).items() if k not in environment}
         rank = binding.rank_offset + local_rank
         defaults = {name: environment.pop(name) for name in DEFAULTS if name in environment}
-        values: dict[str, Any] = {"argv": None, "debugged": debugged(task, rank, folder), **files_of(folder, rank)}
+        values: dict[str, Any] = {"argv": None, "withheld": withheld, "debugged": debugged(task, rank, folder), **files_of(folder, rank)}
         if foreign:
             environment = {key: value for key, value in environment.items() if key.startswith("ORCH_")}
             del environment["ORCH_BEAT_FILE"]

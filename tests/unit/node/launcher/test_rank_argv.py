@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.node.launcher.rank.argv import foreign_argv, plan_ranks
 from orchestrator.node.launcher.rank.forked import RankStart
-from orchestrator.protocol.ranks import bind
+from orchestrator.protocol.ranks import RANK_VARIABLES, bind
 from orchestrator.protocol.task import NodeTask, Program
 
 SCRIPT, MODULE = Program("script", "train.py", ("--lr", "1")), Program("module", "my.train")
@@ -88,6 +88,19 @@ def test_forked_and_executed_ranks(launcher: str, program: Program, argv: tuple[
 
 
 def test_ranks_bind_the_port_themselves_where_nobody_serves_the_store() -> None:
-    assert {start.environment["TORCHELASTIC_USE_AGENT_STORE"] for start in starts("fork")} == {"True"}
+    assert {start.environment["TORCHELASTIC_USE_AGENT_STORE"] for start in starts("fork")} == {"1"}
     bound = starts("exec", COMMAND, serves_store=False)
     assert {start.environment["TORCHELASTIC_USE_AGENT_STORE"] for start in bound} == {"False"}
+    (alone,) = plan_ranks(task("fork"), bind([1])[0], 3, "10.0.0.1", 4242, serves_store=True)
+    assert alone.environment["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+    assert alone.setup["withheld"] == {}
+
+
+def test_a_program_that_runs_alone_gets_the_variables_only_beside_other_ranks() -> None:
+    program = replace(SCRIPT, runs_alone=True)
+    (alone,) = plan_ranks(task("fork", program), bind([1])[0], 3, "10.0.0.1", 4242, serves_store=True)
+    assert not set(RANK_VARIABLES) & set(alone.environment)
+    assert alone.environment["ORCH_RUN_ID"] == "r-1"
+    withheld = alone.setup["withheld"]
+    assert (withheld["RANK"], withheld["MASTER_PORT"]) == ("0", "4242")
+    assert {start.environment["WORLD_SIZE"] for start in starts("fork", program)} == {"4"}
