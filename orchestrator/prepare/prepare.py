@@ -278,7 +278,7 @@ def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
         return lock
     from orchestrator.environments.lock import read_lock
 
-    return read_lock(wanted, repeats.path / "code" if repeats is not None else loaded.code_dir)
+    return read_lock(wanted, repeats.submitted_code if repeats is not None else loaded.code_dir)
 
 
 def _after(root: Path, text: str) -> Dependency | None:
@@ -384,7 +384,7 @@ def shipment(prepared: Prepared) -> Shipment:
 
     code, profile, left = prepared.loaded.job.code, prepared.profile, ""
     if prepared.repeats is not None:
-        folder = prepared.repeats.path / "code"
+        folder = prepared.repeats.submitted_code
         listing = prepared.repeats.code_files()
         sizes = [(folder / path).lstat().st_size for path, (kind, _) in listing.items() if kind != "d"]
         files, size = len(sizes), sum(sizes)

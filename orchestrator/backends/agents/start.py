@@ -14,6 +14,7 @@ from orchestrator.backends.gpu_checks import check_nvml
 from orchestrator.backends.hosts import all_of, on_all
 from orchestrator.backends.places.needs import Need, divided, needs_of
 from orchestrator.backends.settings import AgentsSettings, Host, run_folder
+from orchestrator.backends.working_folder import lay_here
 from orchestrator.errors import BackendError
 from orchestrator.protocol.places.devices import is_gpu
 from orchestrator.protocol.task import NodeTask, task_json
@@ -93,12 +94,13 @@ class Start:
         return on_all(start_one, self.hosts)
 
     def _prepare_here(self) -> Facts:
-        """Write the agents' program (node.pyz) into the run's folder, which already has all other files that the agents
-        need. Return a description of this machine's GPUs.
+        """Write the agents' program (node.pyz) into the run's folder, and create the run's working folder. Return a
+        description of this machine's GPUs.
         """
         from orchestrator.node.system.gpus.devices import gpu_facts
         from orchestrator.transport.node_archive import kept_archive
 
+        lay_here(self.run)
         write_durably(self.run.path / "node.pyz", kept_archive(self.run.root))
         return {0: gpu_facts()}
 
