@@ -75,7 +75,7 @@ def rank_environment(
     """
     rank = binding.rank_offset + local_rank
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
-    return {
+    found = {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(binding.world_size),
@@ -113,6 +113,9 @@ def rank_environment(
         **_own_instance(task, local_rank),
         **({"ORCH_SECOND_COPY": second_copy_file(task.run_dir)} if copies_checkpoints(task) and rank == 0 else {}),
     }
+    if task.program.own_ranks:  # its own launchers set the variables of its ranks
+        return {name: value for name, value in found.items() if name.startswith("ORCH_") and name != "ORCH_BEAT_FILE"}
+    return found
 
 
 def _own_instance(task: NodeTask, local_rank: int) -> dict[str, str]:

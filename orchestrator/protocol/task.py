@@ -22,6 +22,7 @@ class Program:
     target: str
     args: tuple[str, ...] = ()
     local_rank_option: str = ""  # the option that passes the local rank; empty if LOCAL_RANK is enough
+    own_ranks: bool = False  # it starts its ranks itself, on all machines of the job, so it gets no variables of a rank
 
 
 @dataclass(frozen=True)

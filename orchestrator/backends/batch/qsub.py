@@ -66,6 +66,8 @@ class Qsub(Scheduler):
     """The lines of the script that ask the scheduler to start the job again."""
     command: ClassVar[Sequence[str]] = ("qsub",)
     """The command that submits a job. The options and the script are appended."""
+    always: ClassVar[Sequence[tuple[str, object]]] = (("-j", "oe"),)
+    """The options that each job of orch has."""
     accepted: ClassVar[str]
     """The pattern of the line with the job's number in the output of `command`."""
     up_hint: ClassVar[str]
@@ -91,8 +93,10 @@ class Qsub(Scheduler):
             ("-S", "/bin/sh"),
             ("-o", "/dev/null"),  # the script opens a log of its own, which no other start has
             ("-r", "n" if stays_ended(launch) else "y"),
-            *self.requests(launch, array),
+            *([] if launch.job.get("batch") else self.requests(launch, array)),
         ]
+        if batch := launch.job.get("batch"):  # the file's own options, as it has them
+            return [*as_words([*pairs, *self.always]), *batch["options"]]
         extra = {f"-{name}": value for name, value in (launch.profile.get("qsub") or {}).items() if value is not False}
         return as_words([*pairs, *extra.items()])
 

@@ -46,6 +46,7 @@ class GridEngine(Qsub, kind="sge"):
     mark = "#$"
     number = "$JOB_ID"
     task = "$((SGE_TASK_ID - 1))"  # Grid Engine counts tasks from 1
+    always = (("-notify", True), ("-j", "y"))
     again = (f"exit {parse.RESCHEDULED}",)
     command = ("qsub", "-terse")
     up_hint = "qconf -sss shows whether the server is up; no job was queued under this run's name"
@@ -89,8 +90,7 @@ class GridEngine(Qsub, kind="sge"):
         limit = {} if launch.time_limit is None else {"h_rt": launch.time_limit}
         asked = ",".join(f"{name}={value}" for name, value in {**(profile.get("request") or {}), **limit}.items())
         return [
-            ("-notify", True),
-            ("-j", "y"),
+            *self.always,
             ("-pe", profile.get("pe") and (profile["pe"], slots * launch.nnodes)),
             ("-q", profile.get("queue")),
             ("-P", profile.get("project")),

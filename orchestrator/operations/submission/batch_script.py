@@ -366,19 +366,21 @@ class _Scope:
                 return "".join(items[int(item[2]) : int(item[2]) + 1])
             return unknown
         named = re.fullmatch(r"(\w+)(?:(:?)-(.*))?", part.text, re.DOTALL)
-        if named is None:
-            return unknown
-        name, default = named[1], named[3]
+        value = None if named is None else self._of_variable(named[1], named[2], named[3], command)
+        return unknown if value is None else value
+
+    def _of_variable(self, name: str, colon: str, default: str | None, command: Command) -> str | None:
+        """Return the value of `${NAME}` or `${NAME:-DEFAULT}`; None if only a shell could tell it."""
         if name.isdecimal():
             given: str | tuple[str, ...] | None = "".join(self.arguments[int(name) - 1 : int(name)]) or None
         else:
             given = self.variables.get(name)
         if isinstance(given, tuple):
             given = given[0] if given else ""
-        if given or (given is not None and (default is None or not named[2])):
+        if given or (given is not None and (default is None or not colon)):
             return given
         if default is None or name.startswith("SLURM_"):
-            return unknown
+            return None
         if given is None and (value := self.result.files.environ.get(name)):
             return value
         text = words_of(f'"{default}"' if '"' not in default else default, command.line)

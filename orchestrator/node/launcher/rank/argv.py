@@ -13,6 +13,9 @@ from orchestrator.protocol.layout import archive_file, attempt_folder, debugger_
 from orchestrator.protocol.ranks import DEFAULTS, Binding, rank_args, rank_argv, rank_environment
 from orchestrator.protocol.task import NodeTask
 
+SUBMIT_FOLDERS = ("SLURM_SUBMIT_DIR", "SGE_O_WORKDIR", "PBS_O_WORKDIR")
+"""The variables with the folder of a batch file's submit. The file starts in a copy of that folder."""
+
 
 def plan_ranks(
     task: NodeTask,
@@ -29,7 +32,7 @@ def plan_ranks(
     """Return a RankStart for each process that a node starts: one process per rank, or a single torchrun or accelerate
     for all ranks. `argv` is set if the process must exec.
     """
-    foreign = task.launcher in ("torchrun", "accelerate")
+    foreign, own = task.launcher in ("torchrun", "accelerate"), task.program.own_ranks
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
     starts = []
     for local_rank in range(1 if foreign else binding.nproc):
@@ -55,6 +58,9 @@ def plan_ranks(
             values["argv"] = tuple(foreign_argv(task, binding, master_addr, master_port))
             values["archive"] = archive_file(task.run_dir)
             values["members"] = tuple(range(binding.rank_offset, binding.rank_offset + binding.nproc))
+        elif own:
+            environment |= {name: task.code_dir for name in SUBMIT_FOLDERS if name in os.environ}
+            values["argv"] = tuple(rank_argv(task, local_rank))
         elif task.launcher == "exec" or task.program.kind == "command":
             values["argv"] = tuple(rank_argv(task, local_rank))
             if is_python(values["argv"][0]):
@@ -66,8 +72,9 @@ def plan_ranks(
                 target=task.program.target,
                 args=tuple(rank_args(task.program, local_rank)),
                 environment=environment,
-                defaults={**defaults, **recorder_settings(folder, torch_version)},
+                defaults={**defaults, **({} if own else recorder_settings(folder, torch_version))},
                 cwd=task.code_dir,
+                hears_all=own,
                 **values,
             )
         )
