@@ -1,0 +1,91 @@
+"""Other people's batch files, by plain sbatch and by orch: the same nodes, ranks and losses. docs/from-sbatch.md has the
+table. tests/unit/operations/test_batch_files.py says which files are converted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.cluster.scheduler import FOLDER
+from tests.cluster.test_slurm import Run, User, alice
+from tests.patience import PATIENCE
+from tests.testbed.layout import REPO
+from tests.unit.operations.test_batch_files import CONVERTED, FILES, REFUSED
+
+__all__ = ["alice"]
+pytestmark = pytest.mark.cluster("slurm", nodes=4)
+
+SOURCE = REPO / "tests" / "batch_files"
+PATH = f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin"
+
+
+def _results(alice: User, folder: str) -> list[dict[str, Any]]:
+    where = alice.testbed.file("ctl", f"{FOLDER}/{folder}")
+    return sorted((json.loads(path.read_text()) for path in where.glob("*.json")), key=str)
+
+
+def _shape(results: list[dict[str, Any]]) -> tuple[Any, ...]:
+    """What must be equal: the ranks with their worlds, arguments and losses, and how many ranks each node had."""
+    ranks = sorted((each["rank"], each["world"], each["losses"], each["args"]) for each in results)
+    return ranks, sorted(Counter(each["host"] for each in results).values())
+
+
+def _by_sbatch(alice: User, name: str) -> list[dict[str, Any]]:
+    alice.testbed.output("ctl", "mkdir", "-p", f"{FOLDER}/plain")
+    done = alice.testbed.run(
+        "ctl", "env", f"--chdir={FOLDER}", "sbatch", "--wait", name,
+        PATH=PATH, BATCH_FILE_RESULTS=f"{FOLDER}/plain", timeout=2 * PATIENCE,
+    )  # fmt: skip
+    logs = [path.read_text() for path in alice.testbed.file("ctl", FOLDER).glob("*.out")]
+    assert done.code == 0, (done.err, logs)
+    return _results(alice, "plain")
+
+
+def _by_orch(alice: User, name: str) -> list[dict[str, Any]]:
+    alice.testbed.output("ctl", "mkdir", "-p", f"{FOLDER}/orch")
+    env = {"PATH": PATH, "BATCH_FILE_RESULTS": f"{FOLDER}/orch"}
+    argv = ("env", f"--chdir={FOLDER}", sys.executable, "-m", "orchestrator.cli")
+    common = {**env, "PYTHONPATH": str(REPO), "NO_COLOR": "1", "ORCH_HOME": "/shared/alice-orch"}
+    job, profile = name, "big.yaml"
+    if name in CONVERTED:
+        init = alice.testbed.run("ctl", *argv, "init", "converted", name, **common)
+        assert init.code == 0, init.err
+        job, profile = "converted.yaml", "converted"
+    done = alice.testbed.run("ctl", *argv, "submit", job, "-p", f"{profile}", "--json", **common)
+    assert done.code == 0, done.err
+    run = Run(alice, str(json.loads(done.out)["run_id"]))
+    state = run.end()
+    assert state["state"] == "succeeded", (state["verdict"], run.text("nodes/0/attempt_0/rank_0.log"))
+    return _results(alice, "orch")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=[]
+            if name == "04_node_loop.sbatch"
+            else [
+                pytest.mark.full("tests/unit/operations/test_batch_files.py::test_each_file_is_converted_or_refused")
+            ],
+        )
+        for name in FILES
+        if name not in REFUSED
+    ],
+)
+def test_orch_starts_what_sbatch_starts(alice: User, name: str) -> None:
+    for path in SOURCE.iterdir():
+        if path.is_file():
+            alice.write(path.name, path.read_text())
+    alice.write("big.yaml", "kind: slurm\nnodes: 1\n")
+    expected = _by_sbatch(alice, name)
+    found = _by_orch(alice, name)
+    assert expected
+    assert _shape(found) == _shape(expected)
