@@ -26,14 +26,14 @@ CONVERTED = {
 }
 # Why a file is not converted. It runs as it is.
 RUN_AS_THEY_ARE = {
-    "04_node_loop.sbatch": "line 9: 'for' is not converted",
+    "04_node_loop.sbatch": "line 9: 'for node in $nodes' is neither a plain set-up command nor a launch line",
     "08_first_node_only.sbatch": "line 7: without srun it is started on the first node only, and the file asks for 2",
     "09_two_programs.sbatch": "line 6: it starts a second program, after line 5",
-    "10_requeue_by_trap.sbatch": "line 7: '(' is not converted",
-    "11_conditions.sbatch": "line 7: 'if' is not converted",
-    "12_steps_side_by_side.sbatch": "line 6: 'for' is not converted",
+    "10_requeue_by_trap.sbatch": "line 6: --signal is not converted: orch needs this signal before the time limit",
+    "11_conditions.sbatch": "line 7: 'if [ -n \"$SLURM_JOB_ID\" ]' is neither a plain set-up command nor a launch line",
+    "12_steps_side_by_side.sbatch": "line 6: 'for steps in 2 3' is neither a plain set-up command nor a launch line",
     "13_srun_options.sbatch": "line 6: --distribution is not converted: orch numbers the ranks node by node",
-    "14_heredoc.sbatch": "line 7: '<<' (text for a program's input) is not converted",
+    "14_heredoc.sbatch": "line 7: '<' is not converted: only plain commands and one launch line are",
     "15_job_number_as_argument.sbatch": "line 7: only a shell in the job could tell $SLURM_JOB_PARTITION",
 }
 REFUSED = {"16_array.sbatch": "line 5: --array is refused: orch submit --sweep starts a run for each value"}
