@@ -1,5 +1,6 @@
-"""Other people's batch files, by plain sbatch and by orch: the same nodes, ranks and losses. docs/from-sbatch.md has the
-table. tests/unit/operations/test_batch_files.py says which files are converted.
+"""Other people's batch files, by plain sbatch and by orch: the same nodes, ranks and losses.
+
+docs/from-sbatch.md has the table. tests/unit/operations/test_batch_files.py says which files are converted.
 """
 
 from __future__ import annotations

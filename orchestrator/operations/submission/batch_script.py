@@ -19,7 +19,7 @@ from orchestrator.errors import UsageError
 from orchestrator.operations.submission.launch_line import Pasted, is_launcher, read_words, srun_options, words
 from orchestrator.operations.submission.launcher_files import LauncherFiles
 from orchestrator.operations.submission.shell_words import Command, Part, commands_of
-from orchestrator.specs.batch_header import header_of, refused
+from orchestrator.specs.batch_header import NotConvertibleError, header_of, refused
 from orchestrator.specs.environment import set_by_orch
 from orchestrator.specs.launchers import SHELLS
 from orchestrator.specs.wrappers import program_of
@@ -63,7 +63,10 @@ def read_script(text: str, files: LauncherFiles) -> Pasted:
     options = header.for_conversion() if header.options else None
     script = _Script(files, header.variables())
     for command in commands_of(text):
-        _read(command, script)
+        try:
+            _read(command, script)
+        except UsageError as error:
+            raise error if isinstance(error, NotConvertibleError) else refused(command.line, error.message) from None
     if not script.launch:
         hint = "it needs a line that begins with srun, torchrun, accelerate, deepspeed or python"
         raise NoTrainingError("the script starts no training that can be read", hint)
@@ -89,9 +92,9 @@ def _read(command: Command, script: _Script, *, inner: bool = False) -> None:
         script.notes.append('"$@": give the arguments of the file to orch submit, after --')
     split = [word for part in parts for word in _expanded(part, script)]
     program = program_of(split)
-    head = PurePosixPath(program[0]).name if program else ""
+    head = _name(program)
     step = program_of(srun_options(program[1:])[1]) if head == "srun" else program
-    name = PurePosixPath(step[0]).name if step else ""
+    name = _name(step)
     if head == "cd" and command.source.endswith(("$SLURM_SUBMIT_DIR", '$SLURM_SUBMIT_DIR"')):
         return  # the ranks start in the copy of this folder
     if split[:1] == ["export"] or (split and not program and name != "env"):
@@ -116,6 +119,10 @@ def _read(command: Command, script: _Script, *, inner: bool = False) -> None:
         raise refused(line, f"'{command.source[:60]}' is neither a plain set-up command nor a launch line")
 
 
+def _name(program: Sequence[str]) -> str:
+    return (PurePosixPath(program[0]).name or program[0]) if program else ""
+
+
 def _set_up(step: list[str], command: Command, script: _Script, *, by_srun: bool) -> None:
     included = step[1] if step[0] in ("source", ".") and len(step) > 1 else "/"
     if not re.match(r"[/~⟦]", included) and not os.path.exists(script.files.cwd / included):
@@ -130,7 +137,7 @@ def _set_up(step: list[str], command: Command, script: _Script, *, by_srun: bool
 
 def _through_shell(step: list[str], before: Sequence[str], command: Command, script: _Script) -> None:
     """Read the commands of `srun bash -c TEXT` or of a script beside the file, which knows the exported variables."""
-    named = step[-1] if step[-1].endswith(".sh") and len(step) == 1 + (PurePosixPath(step[0]).name in SHELLS) else ""
+    named = step[-1] if step[-1].endswith(".sh") and len(step) == 1 + (_name(step) in SHELLS) else ""
     if not named and (len(step) != 3 or not re.fullmatch(r"-[elux]*c", step[1])):
         raise refused(command.line, f"'{shlex.join(step)[:60]}' is not converted")
     text = script.files.script(named) if named else step[2]

@@ -179,7 +179,7 @@ def _job(pasted: Pasted, name: str | None) -> str:
     if pasted.launcher:
         lines.append(f"# Was started by {pasted.launcher}; the numbers of nodes and ranks are the profile's.")
     for key, value in job_of(pasted, name).items():
-        lines += _entry(key, value, number_is_text=key == "env")
+        lines += _entry(key, value, number_is_text=key in ("env", "retry"))
     return _lines(*lines)
 
 

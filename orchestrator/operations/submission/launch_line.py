@@ -104,7 +104,7 @@ def job_of(pasted: Pasted, name: str | None = None) -> dict[str, Any]:
         job["env"] = dict(pasted.env)
     slurm = pasted.slurm or {}
     if "no_requeue" in slurm:
-        job["retry"] = {"preempted": 0}
+        job["retry"] = {"preempted": "0"}
     if image := slurm.get("container_image"):
         mounts = slurm.get("container_mounts")
         job["container"] = {"image": image, **({"mounts": mounts.split(",")} if mounts else {})}
@@ -364,7 +364,8 @@ def _hosts(options: dict[str, str], hosts: DeepspeedHosts, pasted: Pasted) -> No
         if len(ids) == 1:
             _assign("CUDA_VISIBLE_DEVICES", ids.pop(), pasted)
         else:
-            pasted.notes.append("the choices of GPUs differ, and were left out; set gpus of each host in the profile")
+            hint = "set gpus of each host in the profile"
+            raise UsageError("the line chooses other GPUs on each host, which is not converted", hint)
 
 
 _LAUNCHERS: Final[dict[str, Callable[[list[str], Pasted], None]]] = {
@@ -412,7 +413,9 @@ def _srun(words: list[str], pasted: Pasted) -> list[str]:
     header, options = pasted.header or {}, {**(pasted.header or {}), **own}
     refused = [name for name in own if name not in _SRUN_HARMLESS] if pasted.header is not None else []
     refused += [name for name in ("chdir", "nodelist", "multi_prog") if name in own and name not in refused]
-    if own.get("export", "ALL") != "ALL":
+    if own.get("export", "ALL") == "ALL":
+        own.pop("export", None)
+    else:
         refused.append("export")
     if refused:
         said = ", ".join(f"--{name.replace('_', '-')} {own[name]}".strip() for name in refused)

@@ -11,7 +11,10 @@ from orchestrator.specs.batch_header import refused
 MOST_LINES: Final = 2_000
 MOST_CHARACTERS: Final = 1 << 16
 _COMMAND: Final = r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`"
-_REPLACED: Final = rf"(?P<unknown>⟦[^⟧]*⟧)|(?P<number>\$\(\([^()]*\)\))|(?P<command>{_COMMAND})|(?P<variable>\$\{{[^{{}}]*\}}|\$[A-Za-z_]\w*|\$[\d@*#?!$-])"
+_REPLACED: Final = (
+    rf"(?P<unknown>⟦[^⟧]*⟧)|(?P<number>\$\(\([^()]*\)\))|(?P<command>{_COMMAND})"
+    r"|(?P<variable>\$\{[^{}]*\}|\$[A-Za-z_]\w*|\$[\d@*#?!$-])"
+)
 # No text matches in two ways, so that a search ends soon.
 _IN_QUOTES: Final = re.compile(rf'{_REPLACED}|\\(?P<escaped>["$`\\])|\\\n|(?P<text>[^\\$`⟦]+|.)', re.DOTALL)
 _TOKEN: Final = re.compile(
@@ -50,7 +53,7 @@ def commands_of(text: str, line: int = 1) -> Iterator[Command]:
     if text.count("\n") > MOST_LINES or len(text) > MOST_CHARACTERS:
         raise refused(MOST_LINES, f"files of more than {MOST_LINES:,} lines or 64 KiB are not converted")
     words, word, begun, first, is_target, writes = list[tuple[Part, ...]](), list[Part](), -1, line, False, False
-    for found in _TOKEN.finditer(f"{text}\n"):
+    for found in _TOKEN.finditer(f"{text}\n\n"):
         kind = found.lastgroup or ""
         if kind in ("odd", "escaped") and found[0] != "\\\n" and (kind == "odd" or not found["escaped"].strip()):
             closes = f"the quote {found[0]} is not closed" if found[0] in "'\"`" else f"'{found[0]}' is not converted"
