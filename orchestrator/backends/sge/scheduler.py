@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from orchestrator.backends.base import CheckResult, Level
 from orchestrator.backends.batch.qsub import Qsub
@@ -47,6 +47,7 @@ class GridEngine(Qsub, kind="sge"):
     number = "$JOB_ID"
     task = "$((SGE_TASK_ID - 1))"  # Grid Engine counts tasks from 1
     always = (("-notify", True), ("-j", "y"))
+    places: ClassVar[Mapping[str, str]] = {"-q": "queue", "-P": "project"}
     again = (f"exit {parse.RESCHEDULED}",)
     command = ("qsub", "-terse")
     up_hint = "qconf -sss shows whether the server is up; no job was queued under this run's name"

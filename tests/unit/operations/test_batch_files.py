@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,3 +69,81 @@ def test_each_file_but_an_array_can_run_as_it_is(name: str) -> None:
     assert isinstance(job, dict)
     assert job["command"][-1] == name
     assert any(option.startswith(("--nodes=", "--nodes")) for option in job["batch"]["options"])
+
+
+def document(text: str, folder: Path, name: str = "job.sbatch") -> dict[str, Any]:
+    (folder / name).write_text(text)
+    found = plain(document_of_file(str(folder / name)).root)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_file_with_its_own_signal_and_shell(tmp_path: Path) -> None:
+    job = document(
+        "#!/bin/bash -l\n#SBATCH -N 2 -n4 --requeue -J my.job\n#SBATCH -o x.out --signal=B:USR1@60 -t 1:00:00\n",
+        tmp_path,
+    )
+    assert job["name"] == "my.job"
+    assert job["command"][-3:] == ["/bin/bash", "-l", "job.sbatch"]
+    assert "batch.pid" in job["command"][2]
+    assert job["batch"] == {
+        "scheduler": "slurm",
+        "options": ["--nodes=2", "--ntasks=4", "--requeue", "--signal=B:USR1@60", "--time=1:00:00"],
+    }
+    assert (job["retry"]["timeout"], job["retry"]["infra"], job["resources"]) == (None, 0, {"time": "3600s"})
+    assert document("#!/bin/sh\n#SBATCH -N 1\n", tmp_path)["retry"]["timeout"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "scheduler", "options", "limit"),
+    [
+        ("#!/bin/bash\n#$ -cwd -N mine -pe mpi 8\n#$ -l h_rt=1:00:00,gpu=2 -m e -M a@b\nx x\n#$ -q gpu.q\n", "j.qsub",
+         "sge", ["-pe", "mpi", "8", "-l", "h_rt=1:00:00,gpu=2", "-m", "e", "-M", "a@b", "-q", "gpu.q"], "3600s"),
+        ("#!/bin/bash\n#PBS -N mine\n#PBS -l select=2:ncpus=4 -l walltime=00:30:00\n#PBS -q small\nx\n#PBS -A no\n",
+         "j.pbs", "pbs", ["-l", "select=2:ncpus=4", "-l", "walltime=00:30:00", "-q", "small"], "1800s"),
+    ],
+)  # fmt: skip
+def test_files_of_qsub(text: str, name: str, scheduler: str, options: list[str], limit: str, tmp_path: Path) -> None:
+    job = document(text, tmp_path, name)
+    assert (job["name"], job["batch"]) == ("mine", {"scheduler": scheduler, "options": options})
+    assert job["resources"] == {"time": limit}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("#!/bin/bash\n#SBATCH -N1\r\n", "line 2: it ends with a Windows line end"),
+        ("#!/bin/bash\n#SBATCH -N1\n#PBS -l x\n", "line 1: it has options of #SBATCH and #PBS"),
+        ("#!/bin/bash\npython t.py\n", "line 1: it has options of no scheduler"),
+        ("#!/bin/bash\n#SBATCH --wait\n", "line 2: --wait is refused: orch wait does the same"),
+        ("#!/bin/bash\n#SBATCH --no-such\n", "line 2: #SBATCH --no-such: its value is missing"),
+        ("#!/bin/bash\n#$ -t 1-3\n", "line 2: -t is refused: orch submit --sweep"),
+        ("#!/bin/bash\n#PBS -J 1-3\n", "line 2: -J is refused: orch submit --sweep"),
+    ],
+)
+def test_what_no_run_can_do_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_bytes(text.encode())
+    with pytest.raises(UsageError) as refused:
+        document_of_file(str(tmp_path / "job.sh"))
+    assert refused.value.message.startswith(f"{tmp_path}/job.sh, {message}")
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [
+        ("kind: local\n", "the file has options of Slurm, and profile 'p' is of kind local"),
+        ("kind: slurm\nruntime: docker\n", "profile 'p' runs programs in docker"),
+    ],
+)
+def test_profiles_on_which_no_file_runs_as_it_is(profile: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -N1\n")
+    (tmp_path / "p.yaml").write_text(profile)
+    with pytest.raises(UsageError, match=words):
+        load(document_of_file(str(tmp_path / "job.sbatch")), "p.yaml", cwd=tmp_path)
+
+
+def test_one_rank_on_one_node_of_orchs_starts_the_file(tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -N8\n")
+    (tmp_path / "p.yaml").write_text("kind: slurm\nnodes: 4\nspares: 1\nnproc_per_node: 8\n")
+    loaded = load(document_of_file(str(tmp_path / "job.sbatch")), "p.yaml", cwd=tmp_path)
+    assert (loaded.profile.nodes, loaded.profile.nproc_per_node) == (1, 1)

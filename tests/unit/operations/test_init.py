@@ -112,7 +112,8 @@ def test_a_launcher_that_passes_the_local_rank_as_an_option_is_imitated(
 def test_slurm_options_become_a_profile(folder: Path) -> None:
     command = (
         "srun -pgpu -A proj --qos=high -t 90 --mem 64G -c8 --gpus-per-node=a100:4 -C 'a&b' --exclusive "
-        "--reservation=ours --mpi=pmix --export=ALL --job-name my.job -N 2 torchrun --nnodes 2 --nproc_per_node 4 train.py"
+        "--reservation=ours --mpi=pmix --export=ALL --job-name my.job -N 2 torchrun "
+        "--nnodes 2 --nproc_per_node 4 train.py"
     )
     draft = job_from_command(command)
     job, profile = loaded(draft, folder)

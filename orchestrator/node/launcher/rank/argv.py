@@ -47,6 +47,8 @@ def plan_ranks(
             resume_from=resume_from,
             checksum=checksum,
         )
+        if "SLURM_PROCID" in os.environ and not own:
+            environment |= slurm_variables(binding, local_rank)
         rank = binding.rank_offset + local_rank
         defaults = {name: environment.pop(name) for name in DEFAULTS if name in environment}
         values: dict[str, Any] = {"argv": None, "debugged": debugged(task, rank, folder), **files_of(folder, rank)}
@@ -79,6 +81,19 @@ def plan_ranks(
             )
         )
     return starts
+
+
+def slurm_variables(binding: Binding, local_rank: int) -> dict[str, str]:
+    """Return Slurm's variables of a task for a rank. Programs that `srun python` starts find their rank in them.
+    The agent's own variables count the nodes, not the ranks.
+    """
+    world, nodes = str(binding.world_size), binding.nnodes
+    return {
+        "SLURM_PROCID": str(binding.rank_offset + local_rank), "SLURM_LOCALID": str(local_rank),
+        "SLURM_NODEID": str(binding.node_rank), "SLURM_NTASKS": world, "SLURM_NPROCS": world,
+        "SLURM_STEP_NUM_TASKS": world, "SLURM_NTASKS_PER_NODE": str(binding.nproc),
+        "SLURM_TASKS_PER_NODE": f"{binding.nproc}(x{nodes})" if nodes > 1 else str(binding.nproc),
+    }  # fmt: skip
 
 
 def debugged(task: NodeTask, rank: int, folder: str) -> dict[str, Any] | None:
