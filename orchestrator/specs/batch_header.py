@@ -101,11 +101,19 @@ class Header:
 
     def gpus(self) -> int | None:
         """Return the number of GPUs on each node; None if these lines do not decide it."""
-        text = self.options.get("gpus-per-node") or (self.options.get("gpus") if self.nodes() == 1 else None)
+        text = next(
+            (self.options[name] for name in ("gpus-per-node", *self._of_each_node()) if name in self.options), None
+        )
         if text is not None:
             count = text.rpartition(":")[2]
             return int(count) if re.fullmatch(r"[1-9][0-9]{0,3}", count) else None
         return gpus_in(self.options.get("gres", "")) or None
+
+    def _of_each_node(self) -> tuple[str, ...]:
+        """Return the options that set the GPUs of a node, because there is one node or one task on each node."""
+        nodes, total = self.nodes(), self.number("ntasks")
+        one_task = (self.number("ntasks-per-node") or (total / nodes if nodes and total else 1)) == 1
+        return (*(("gpus",) if nodes == 1 else ()), *(("gpus-per-task",) if one_task else ()))
 
     def for_conversion(self) -> dict[str, str]:
         """Return the options for `orch init`, with underscores in their names.
@@ -115,7 +123,7 @@ class Header:
         self.check()
         for name, value in self.options.items():
             is_usual = name == "signal" and re.fullmatch(r"(R:)?(SIG)?USR2@[0-9]+", value)
-            if name in ONLY_AS_IT_IS and not is_usual:
+            if name in ONLY_AS_IT_IS and not is_usual and name not in self._of_each_node():
                 raise refused(self.lines[name], f"--{name} is not converted: {ONLY_AS_IT_IS[name]}")
             if not _reads(name, value):
                 raise refused(self.lines[name], f"--{name}={value} can't be read as a field of a profile")
@@ -132,8 +140,9 @@ class Header:
         if "gpus" in self.options and nodes > 1:
             raise refused(self.lines["gpus"], "--gpus is for all nodes together; write --gpus-per-node")
         found = {name.replace("-", "_"): value for name, value in self.options.items()}
-        if found.pop("gpus", None) is not None and self.gpus():
-            found["gpus_per_node"] = self.options["gpus"]
+        for name in self._of_each_node():
+            if (value := found.pop(name.replace("-", "_"), None)) is not None and self.gpus():
+                found["gpus_per_node"] = value
         return {**found, "nodes": str(nodes)}
 
     def check(self) -> None:

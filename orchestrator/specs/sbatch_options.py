@@ -74,7 +74,7 @@ ONLY_AS_IT_IS: Final = {
         _COUNTS,
     ),
     "distribution": "orch numbers the ranks node by node",
-    "gpus-per-task": "each rank would see all GPUs of its node, and choose one by LOCAL_RANK",
+    "gpus-per-task": "with several tasks on a node, each rank would see all GPUs and choose one by LOCAL_RANK",
     "signal": "orch needs this signal before the time limit: USR2, after which TERM reaches the program",
 }  # fmt: skip
 CLUSTERS: Final = ("clusters", "cluster", "cluster-constraint")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.scheduler import FOLDER
+from tests.cluster.scheduler import COUNT, FOLDER
 from tests.cluster.test_slurm import Run, User, alice
 from tests.patience import PATIENCE
 from tests.testbed.layout import REPO
@@ -90,3 +90,56 @@ def test_orch_starts_what_sbatch_starts(alice: User, name: str) -> None:
     found = _by_orch(alice, name)
     assert expected
     assert _shape(found) == _shape(expected)
+
+
+COUNTING = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=1
+#SBATCH --requeue
+echo "in $(basename "$SLURM_SUBMIT_DIR")"
+srun --label bash -c 'RANK=$SLURM_PROCID exec python count.py 260'
+"""
+
+
+def _submitted(alice: User, text: str) -> Run:
+    alice.write("count.py", COUNT)
+    alice.write("count.sbatch", text)
+    profile = alice.write("big.yaml", "kind: slurm\nnodes: 1\n")
+    done = alice.orch("submit", f"{FOLDER}/count.sbatch", "-p", profile, "--json", PATH=PATH)
+    assert done.code == 0, done.err
+    assert "count.sbatch runs as it is, on the first node of its job" in done.err
+    return Run(alice, str(done.json["run_id"]))
+
+
+@pytest.mark.full(
+    "tests/unit/backends/slurm/test_script.py::test_only_a_file_that_asks_for_a_requeue_is_warned_of_its_limit",
+    "tests/cluster/test_slurm.py::test_a_cancel_stops_at_a_boundary_and_proves_it",
+)
+def test_a_file_that_asks_for_a_requeue_goes_on_after_its_time_limit(alice: User) -> None:
+    run = _submitted(alice, COUNTING)
+    state = run.end()
+    logs = [run.text(f"nodes/0/attempt_{attempt}/rank_0.log") for attempt in range(2)]
+    assert state["state"] == "succeeded", (state["verdict"], logs)
+    assert "in code" in logs[0]
+    assert "0: attempt 0 from step 0 " in logs[0]
+    assert "1: attempt 0 from step 0 " in logs[0]
+    assert "0: done" in logs[1]
+    assert "from step 0 " not in logs[1]
+
+
+@pytest.mark.full(
+    "tests/unit/backends/slurm/test_script.py::test_a_batch_file_as_it_is_has_its_own_options_and_only_a_place_from_the_profile",
+    "tests/cluster/test_slurm.py::test_a_cancel_stops_at_a_boundary_and_proves_it",
+)
+def test_a_cancel_and_a_failure_of_a_file_as_it_is(alice: User) -> None:
+    run = _submitted(alice, COUNTING.replace("--requeue", "--no-requeue").replace("--time=1", "--time=10"))
+    run.wait_for("1: attempt 0 from step 0")
+    done = alice.orch("cancel", run.run_id)
+    assert done.code == 0, done.err
+    assert alice.orch("wait", run.run_id).code == 103
+    assert alice.testbed.output("ctl", "squeue", "--noheader") == ""
+    failed = _submitted(alice, COUNTING.replace("260", "none"))
+    verdict = failed.end()["verdict"]
+    assert (verdict["outcome"], verdict["cause"]) == ("failed", "user_error")
+    assert "invalid literal for int" in failed.text("nodes/0/attempt_0/rank_0.log")

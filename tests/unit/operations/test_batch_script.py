@@ -95,6 +95,7 @@ def test_a_batch_script_whose_tasks_are_the_ranks(tmp_path: Path) -> None:
         (f"{HEAD}G=4\nN=$((SLURM_NNODES * G))\nsrun accelerate launch --num_machines 2 --num_processes $N train.py",
          "slurm", 2, 4),
         ("#SBATCH -N 1 --gpus=2\n#SBATCH --requeue\ntorchrun --nproc_per_node gpu train.py", "slurm", 1, 2),
+        (f"{HEAD}#SBATCH -n2 --gpus-per-task=2\nsrun torchrun --nnodes 2 --nproc_per_node gpu train.py", "slurm", 2, 2),
         ("#SBATCH -G a100:2 -n1\ntorchrun --nproc_per_node auto train.py", "slurm", 1, 2),
     ],
 )  # fmt: skip
@@ -123,7 +124,7 @@ def test_numbers_of_nodes_and_ranks(tmp_path: Path, text: str, kind: str, nodes:
         ("#SBATCH --ntasks=4\nsrun python train.py", "line 1: --ntasks=4 leaves the number of nodes to Slurm"),
         ("#SBATCH -N2 -n3\nsrun python train.py", "line 1: 3 tasks are not the same number on each of 2 nodes"),
         ("#SBATCH -N2 -G4\nsrun python train.py", "line 1: --gpus is for all nodes together"),
-        ("#SBATCH -N1\n#SBATCH --gpus-per-task=1\nsrun python t.py", "line 2: --gpus-per-task is not converted: each"),
+        ("#SBATCH -N1 -n2\n#SBATCH --gpus-per-task=1\nsrun python t.py", "line 2: --gpus-per-task is not"),
         ("#SBATCH --array=0-3\nsrun python t.py", "line 1: --array is refused: orch submit --sweep"),
         ("#SBATCH --signal=USR1@60\nsrun python t.py", "line 1: --signal is not converted"),
         ("#SBATCH --chdir=/data\npython t.py", "line 1: --chdir is refused"),
