@@ -122,6 +122,8 @@ def rank_environment(
         **_own_instance(task, local_rank),
         **({"ORCH_SECOND_COPY": second_copy_file(task.run_dir)} if copies_checkpoints(task) and rank == 0 else {}),
     }
+    if task.program.own_ranks:  # its own launchers set the variables of its ranks
+        return {k: value for k, value in variables.items() if k.startswith("ORCH_") and k != "ORCH_BEAT_FILE"}
     if gets_no_variables(task, binding):
         return {name: value for name, value in variables.items() if name not in RANK_VARIABLES}
     return variables

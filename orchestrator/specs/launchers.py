@@ -37,7 +37,8 @@ _CONSOLE: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 _ENTRY: Final = re.compile(r"^from ([\w.]+) import \w+", re.MULTILINE)  # the line of a console script
 _IMPORTS_LAUNCHER: Final = re.compile(
-    r"^\s*(?:from|import)\s+(?:torch\.distributed\.(?:run|launch|launcher)|accelerate\.commands\.launch)\b", re.MULTILINE
+    r"^\s*(?:from|import)\s+(?:torch\.distributed\.(?:run|launch|launcher)|accelerate\.commands\.launch)\b",
+    re.MULTILINE,
 )
 
 
@@ -92,7 +93,9 @@ def console_launcher(command: Sequence[str], folders: Sequence[str]) -> Spawning
         first = _text(path)
         found = _ENTRY.search(first) if re.match(r"#!.*python", first) else None
         module = found[1] if found else ""
-    is_known = bool(package) and module.partition(".")[0] == package and (not verbs or words[1:2] in [[v] for v in verbs])
+    is_known = (
+        bool(package) and module.partition(".")[0] == package and (not verbs or words[1:2] in [[v] for v in verbs])
+    )
     if is_known or (path is not None and module and _IMPORTS_LAUNCHER.search(_source(path, module))):
         return Spawning(" ".join([name, *words[1:2]] if is_known and verbs else [name]), 0, module, knows_nodes=False)
     return None

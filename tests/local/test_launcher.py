@@ -216,7 +216,9 @@ def test_a_console_script_that_is_a_launcher_is_started_once_and_ends_with_its_r
     monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
     folder = project()
     done = orch("run", "-p", "local", "-d", "--", "own-train", "--lr", "1", cwd=folder)
-    assert "note: own-train starts its own processes (own_launcher), so orch starts it once: 1 rank on 1 node" in done.err
+    assert (
+        "note: own-train starts its own processes (own_launcher), so orch starts it once: 1 rank on 1 node" in done.err
+    )
     run = orch.run()
     wait_for_line(run, "child")
     assert orch("cancel", "last").code == 0

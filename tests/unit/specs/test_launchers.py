@@ -86,7 +86,10 @@ def environment(tmp_path: Path) -> Path:
         ("env A=1 uv run trl dpo", "trl dpo starts its own processes (trl.cli)"),
         ("composer -n 2 train.py", "composer starts its own processes (composer.cli.launcher)"),
         ("their-train --lr 1", "their-train starts its own processes (theirs.cli)"),
-        ("llamafactory-cli train x.yaml", "llamafactory-cli train starts its own processes (llamafactory)"),  # elsewhere
+        (
+            "llamafactory-cli train x.yaml",
+            "llamafactory-cli train starts its own processes (llamafactory)",
+        ),  # elsewhere
         ("trl env", ""),
         ("trl", ""),
         ("tune run recipe", ""),  # a program of another package

@@ -82,7 +82,14 @@ def _with_last_words(end: RankEnd, start: RankStart, code: int, masked: Masker) 
         # All last lines are searched, because a native stack follows torch's message.
         victim = end.signal == "SIGABRT" and looks_like_victim(error, tail)
     finished = code < 0 and error is None and os.path.exists(ended_file(start.error_file))
-    return replace(end, tail=tail, error=error, victim=victim, finished=finished, failed_rank=None if failed == start.rank else failed)
+    return replace(
+        end,
+        tail=tail,
+        error=error,
+        victim=victim,
+        finished=finished,
+        failed_rank=None if failed == start.rank else failed,
+    )
 
 
 def lost_a_process(end: RankEnd) -> bool:
