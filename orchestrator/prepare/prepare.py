@@ -126,6 +126,7 @@ def prepare(root: Path, request: Request) -> Prepared:
 
         loaded = replace(loaded, job=with_known_option(loaded.job, loaded.code_dir))
     profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
+    check_system(profile)
     given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)
     shell = {**os.environ, **environment.env, **environment.secrets}
     is_supervised_here = getattr(profile, "supervisor", "here") == "here"
@@ -175,6 +176,15 @@ def _with_one_rank_if_program_spawns(
         return loaded, None
     nodes = None if spawning.knows_nodes or _is_given(request, "nodes") else 1
     return replace(loaded, profile=loaded.profile.with_one_rank(nodes)), spawning
+
+
+def check_system(profile: AnyProfile) -> None:
+    """Raise UsageError if this machine would have to start the run's agents or a scheduler's job, and runs macOS."""
+    if sys.platform == "darwin" and not backend_of(profile).is_remote:
+        raise UsageError(
+            f"this machine runs macOS, where orch starts no ranks, and profile {profile.name} starts them from here",
+            "choose a profile of machines over SSH, or of a scheduler with `login:` (docs/from-laptop.md)",
+        )
 
 
 def _console_launcher(loaded: Loaded) -> Spawning | None:

@@ -67,6 +67,11 @@ def read_metrics_file(node_dir: str) -> str:
     return f"{node_dir}/metrics.jsonl"
 
 
+def read_marker(attempt_dir: str) -> str:
+    """Return the file that rank 0 creates once its program has read the checkpoint that was offered to the attempt."""
+    return f"{attempt_dir}/checkpoint_read"
+
+
 def result_file(folder: str) -> str:
     """Return the file to which rank 0 writes the program's result. It is in the run's folder or, in a container, in
     the attempt's folder.

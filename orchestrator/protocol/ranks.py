@@ -24,8 +24,9 @@ EXIT_REQUEUE = 95  # a rank exits with this code after a stop at a step boundary
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", **ORDER}
 
 # The C++ part of torch reads this value as true: a process with rank 0 that can't bind MASTER_PORT, because the
-# launcher listens there, connects to the launcher's store. The Python part of torch reads only `True` as true, and would then
-# take every port for the launcher's. So a process group with a port of its own works in all descendants of a rank.
+# launcher listens there, connects to the launcher's store. The Python part of torch reads only `True` as true, and
+# would then take every port for the launcher's. So a process group with a port of its own works in all descendants of a
+# rank.
 LAUNCHER_SERVES = "1"
 
 # The variables have torchrun's names. If the shell has such variables, they belong to another launcher.
@@ -122,6 +123,8 @@ def rank_environment(
         **_own_instance(task, local_rank),
         **({"ORCH_SECOND_COPY": second_copy_file(task.run_dir)} if copies_checkpoints(task) and rank == 0 else {}),
     }
+    if task.program.own_ranks:  # its own launchers set the variables of its ranks
+        return {k: value for k, value in variables.items() if k.startswith("ORCH_") and k != "ORCH_BEAT_FILE"}
     if gets_no_variables(task, binding):
         return {name: value for name, value in variables.items() if name not in RANK_VARIABLES}
     return variables
@@ -138,7 +141,7 @@ def _own_instance(task: NodeTask, local_rank: int) -> dict[str, str]:
     """Return the variables that give a rank its own MIG instance, because CUDA shows a process only the first of
     several instances.
     """
-    words = words_of(task.env.get(GIVEN, task.env.get(VISIBLE, "")))
+    words = words_of(task.env.get(GIVEN, ""))
     if local_rank < len(words) > 1 and task.nproc != 1 and all(word.startswith("MIG-") for word in words):
         return {VISIBLE: words[local_rank]}
     return {}

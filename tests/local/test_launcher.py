@@ -173,7 +173,9 @@ def test_a_group_at_a_port_of_its_own_works_in_any_process_that_a_rank_starts(or
     folder = project(groups_py=groups, groups_yaml="script: groups.py\nlauncher: fork\nretry: {infra: 0}\n")
     done = orch.with_torch("submit", str(folder / "groups.yaml"), "-p", "local", "-f")
     assert done.code == 0, done.err
-    assert done.out.splitlines() == ["given: 3", "first of its own: 3", "second of its own: 3"]
+    # torch may warn that the first group's store has closed the connection, and then connects to the second's
+    sums = [line for line in done.out.splitlines() if line.endswith(": 3")]
+    assert sums == ["given: 3", "first of its own: 3", "second of its own: 3"]
 
 
 def test_a_program_that_orch_can_not_set_up_is_served_the_held_port(orch: Orch, project) -> None:

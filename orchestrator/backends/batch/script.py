@@ -49,7 +49,9 @@ def job_script(words: Words, launch: LaunchPlan, array: Array | None) -> str:
     task = [f"task={words.task}"] if array else []
     number = f'job="{words.number}_$task"' if array else f'job="{words.number}"'
     run = shlex.quote(run_dir.rpartition(".")[0] + ".") + '"$task"' if array else shlex.quote(run_dir)
-    limit = "-" if launch.time_limit is None else str(launch.time_limit)
+    # A batch file that does not ask for another start keeps its whole time, without a warning before its end.
+    ends = launch.job.get("batch") and (launch.job.get("retry") or {}).get("timeout") == 0
+    limit = "-" if launch.time_limit is None or ends else str(launch.time_limit)
     return "\n".join(
         [
             "#!/bin/sh",

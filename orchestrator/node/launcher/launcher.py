@@ -30,7 +30,7 @@ from orchestrator.node.launcher.rank.log import RankLog
 from orchestrator.node.launcher.stacks import PATIENCE_SECONDS, SETTLE_SECONDS, Asked, ask, describe, ranks_below
 from orchestrator.node.launcher.warmup import is_there, torch_version, warm_up
 from orchestrator.node.system.cgroup import oom_kills
-from orchestrator.node.system.gpus.devices import gpus
+from orchestrator.node.system.gpus.devices import devices_apart, gpus
 from orchestrator.node.system.host import network_here
 from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked, state_of
@@ -42,6 +42,7 @@ from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.masking import masker, secret_values
+from orchestrator.protocol.places.devices import numbered
 from orchestrator.protocol.rank_reports import RankEnd
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers, converted, read
@@ -225,7 +226,7 @@ class Launcher:
             self._stop_listening()  # rank 0, torchrun or accelerate will listen at the port
         starts = plan_ranks(
             self.task, bound, self.attempt, order.master_addr, order.master_port, serves_store=serves_store,
-            resume_from=order.resume_from, checksum=order.checksum,
+            resume_from=order.resume_from, checksum=order.checksum, visible=self._visible_gpus(),
             torch_version=torch_version() if with_torch and gpus() else "",
         )  # fmt: skip
         os.environ.update({key: value for key, value in order.network.items() if key not in os.environ})
@@ -239,6 +240,13 @@ class Launcher:
         pids = {rank: process.pid for rank, process in self.ranks.items()}
         self.report(messages.RanksStarted(self.attempt, pids, self.listening is not None))
         return None
+
+    def _visible_gpus(self) -> dict[str, str]:
+        """Return the variables that select the run's GPUs. They are determined here because the set-up lines have run,
+        and because a container may have other GPUs than its node.
+        """
+        reserved = self.task.reserved
+        return numbered(reserved, devices_apart(), os.environ) if reserved else {}
 
     def _stop_listening(self) -> None:
         if self.listening is not None:

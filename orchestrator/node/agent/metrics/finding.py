@@ -7,12 +7,12 @@ run. Symbolic links are not followed.
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Callable, NamedTuple, Protocol
 
 from orchestrator.node.agent.metrics.following import Followed, IsOver, Point
+from orchestrator.node.agent.metrics.series import EVENT_FILE as _EVENT_FILE
 from orchestrator.node.agent.metrics.tables import CsvFile, JsonLines, TrainerState
 from orchestrator.node.agent.metrics.tensorboard import EventFile
 from orchestrator.node.agent.metrics.wandb import WandbFile
@@ -25,7 +25,6 @@ from orchestrator.protocol.task import NodeTask
 MOST_ENTRIES = 50_000  # the most entries that one search looks at, because a data set may have millions of files
 MOST_FILES = 300
 DEEPEST = 12  # the most levels of folders that are searched
-_EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>.+)\.(?P<pid>\d+)\.\d+(\..+)?", re.DOTALL)
 
 
 class Reader(Protocol):

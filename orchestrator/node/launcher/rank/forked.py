@@ -46,6 +46,7 @@ class RankStart:
     stack_file: str
     argv: tuple[str, ...] | None = None
     archive: str = ""  # the path of node.pyz if the argv is a Python interpreter, which orch can set up
+    hears_all: bool = False  # whether it gets the default actions of all signals: a batch file may have its own traps
     members: tuple[int, ...] = ()  # the ranks that this process starts, if it is another launcher
     defaults: dict[str, str] = field(default_factory=dict)  # variables that the job or the node may override
     withheld: dict[str, str] = field(default_factory=dict)  # see `change_rendezvous`
@@ -141,7 +142,7 @@ def _run_program(start: RankStart) -> int:
 
 def _exec(start: RankStart) -> int:
     assert start.argv is not None
-    for number in (signal.SIGINT, signal.SIGPIPE):
+    for number in (signal.SIGINT, signal.SIGPIPE, *([signal.SIGUSR2] if start.hears_all else [])):
         signal.signal(number, signal.SIG_DFL)
     environment = with_hook(os.environ, start.archive, start.setup) if start.archive else os.environ
     try:
