@@ -33,7 +33,7 @@ from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.kernel_log import newest_gpu_faults
 from orchestrator.node.system.orphans import reap_orphans
 from orchestrator.node.system.own_folder import OwnFolder
-from orchestrator.node.system.processes import STOPPED, end_marked, state_of
+from orchestrator.node.system.processes import end_marked, is_stopped, state_of
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.signals import name_of
 from orchestrator.node.system.threads import in_thread
@@ -256,10 +256,9 @@ class Ranks:
         """
         if silent <= self.task.link_timeout or self.launcher.pid is None:
             return ""
-        state = state_of(self.launcher.pid)
-        if state in STOPPED:
+        if is_stopped(self.launcher.pid):
             return f"was stopped (SIGSTOP) for {silent:.0f} s"
-        is_frozen = state != "D" and silent > SILENT_TIMES * self.task.link_timeout
+        is_frozen = state_of(self.launcher.pid) != "D" and silent > SILENT_TIMES * self.task.link_timeout
         return f"did not answer for {silent:.0f} s" if is_frozen else ""
 
     # -- reports

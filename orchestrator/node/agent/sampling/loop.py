@@ -22,7 +22,7 @@ from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.events import Event, SamplingFailed
 from orchestrator.protocol.layout import attempt_folder, node_folder, samples_file
 from orchestrator.protocol.messages import Report, Unused, Used
-from orchestrator.protocol.places.devices import VISIBLE
+from orchestrator.protocol.places.devices import GIVEN, words_of
 from orchestrator.protocol.samples import FINE_SECONDS, Sample, merged, seconds_per_line
 from orchestrator.protocol.task import NodeTask
 
@@ -58,8 +58,8 @@ class Sampling:
         self.task, self.started, self.tell, self.record, self.watch = task, started, tell, record, watch
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.file = SampleFile(samples_file(self.node_dir))
-        visible = task.env.get(VISIBLE, os.environ.get(VISIBLE))
-        self.sampler = Sampler(CounterReader(), os.cpu_count() or 1, lambda: gpu_samples(visible))
+        given = words_of(task.env.get(GIVEN, ""))
+        self.sampler = Sampler(CounterReader(), os.cpu_count() or 1, lambda: gpu_samples(given))
         self.trees = RankTrees()
         self.pending: list[Sample] = []
         self.begun = time.monotonic()

@@ -296,19 +296,6 @@ def test_another_ranks_event_file_is_left_out(looks: Looks) -> None:
     assert looks.found() == {"loss": [(1, 1.0)]}
 
 
-def test_in_a_folder_that_runs_share_only_event_files_of_rank_0_are_the_runs(tmp_path: Path) -> None:
-    looks = Looks(tmp_path / "run")
-    looks.code.rename(tmp_path / "shared")
-    looks.code.symlink_to(tmp_path / "shared")
-    looks.metrics.note(Started(0, {0: 41, 1: 42}))
-    host = socket.gethostname()
-    looks.write(tmp_path / f"shared/events.out.tfevents.1700000000.{host}.41.0", scalar("loss", 1.0, 1))
-    looks.write(tmp_path / f"shared/events.out.tfevents.1700000000.{host}.77.0", scalar("others", 1.0, 1))
-    looks.write(tmp_path / "shared/metrics.csv", csv((1, 9.0), name="others"))
-    looks.write(looks.outputs / "metrics.csv", csv((1, 9.0), name="acc"))
-    assert looks.found() == {"loss": [(1, 1.0)], "acc": [(1, 9.0)]}
-
-
 def test_a_large_file_does_not_use_up_the_time_of_the_others(looks: Looks) -> None:
     looks.write(looks.outputs / "a" / EVENTS, scalar("loss", 1.0, 1) * 100_000)
     looks.write(looks.outputs / "b/metrics.csv", csv((1, 1.0), name="acc"))
