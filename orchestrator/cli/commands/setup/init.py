@@ -122,7 +122,9 @@ def _draft(command: tuple[str, ...], name: str) -> Draft:
     try:
         return initialise.job_from_script(text, name)
     except NotConvertibleError as error:
-        raise NotConvertibleError(f"{script}, {error.message}", error.hint.replace("submit FILE", f"submit {script}")) from None
+        raise NotConvertibleError(
+            f"{script}, {error.message}", error.hint.replace("submit FILE", f"submit {script}")
+        ) from None
     except NoTrainingError:
         if command[0] not in ("bash", "sh") or "#SBATCH" in text:
             raise
