@@ -77,7 +77,9 @@ def note_on_spawning(prepared: Prepared) -> str:
     """
     nodes = prepared.profile.nodes
     where = "1 rank on 1 node" if nodes == 1 else f"1 rank on each of {nodes} nodes"
-    return f"note: {prepared.spawning}, so orch starts it once: {where}; --nproc-per-node N starts N ranks per node"
+    note = f"note: {prepared.spawning}, so orch starts it once: {where}"
+    is_script = prepared.spawning is not None and prepared.spawning.line > 0
+    return f"{note}; --nproc-per-node N starts N ranks per node" if is_script else note
 
 
 def note_on_python(prepared: Prepared) -> str:

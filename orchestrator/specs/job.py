@@ -263,6 +263,10 @@ class Job(Spec):
     local_rank_option: Literal["--local_rank", "--local-rank"] | None = setting(
         "option that passes the local rank to each rank, as deepspeed and torch.distributed.launch do", default=None
     )
+    rank_variables: Literal["always", "several"] = setting(
+        "which runs get torchrun's variables (RANK, MASTER_PORT ...); several: only runs of several ranks",
+        default="always",
+    )
     env: dict[EnvName, Arg | None] = setting("null: the value must come from the shell or --env", default_factory=dict)
     pass_env: tuple[Line, ...] = setting("patterns of variables to copy from the shell", default=())
     secrets: tuple[EnvName, ...] = setting(

@@ -26,6 +26,7 @@ from orchestrator.backends.batch.advice import BatchAdvice
 from orchestrator.backends.batch.site import Site
 from orchestrator.backends.hosts import connections, on_each
 from orchestrator.backends.settings import WORKDIR, need_room, remote_folder, run_folder, tls_problem, workdir_of
+from orchestrator.backends.working_folder import lay_here
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.outcome.scheduler import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
@@ -148,6 +149,8 @@ class Batch(Backend):
         named = {"array": str(handle.path)} if array else {}
         for run in runs:
             run.write("handle.json", {"state": HandleStatus.INTENT, **named})
+        if not self.is_remote and array is None:  # the runs of an array create their working folders themselves
+            lay_here(runs[0])
         submission.lay(site, order.folder, runs, at_site, own_files=self.is_remote)
         if (number := submission.queued(site, order)) is not None:
             handle.write("handle.json", job.submitted_as(number, by_shell))

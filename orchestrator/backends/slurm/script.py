@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends.batch.script import stays_ended
+from orchestrator.backends.batch.script import lay_line, stays_ended
 from orchestrator.backends.slurm.parse import COMMENT
 from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.protocol.ranks import EXIT_REQUEUE
@@ -91,7 +91,10 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
         "signal_delay_s": int(warning(launch.time_limit)),
         "stderr_to_stdout": True,
         "use_srun": False,  # submitit's srun would write all attempts into one log, so `step` has its own
-        "setup": _setup(shell, stays=stays_ended(launch)),
+        "setup": [
+            *_setup(shell, stays=stays_ended(launch)),
+            *([lay_line(launch, array, shell.run)] if array else []),
+        ],
         "teardown": _teardown(shell, stays=stays_ended(launch), has_spares=bool(settings.spares)),
     }
     # Slurm itself starts a job again if its nodes have failed or it was preempted.

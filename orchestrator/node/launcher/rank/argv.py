@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.node.launcher.flight_recorder import recorder_settings
@@ -28,30 +32,32 @@ def plan_ranks(
     resume_from: str = "",
     checksum: str = "",
     torch_version: str = "",
+    visible: Mapping[str, str] = MappingProxyType({}),
 ) -> list[RankStart]:
     """Return a RankStart for each process that a node starts: one process per rank, or a single torchrun or accelerate
-    for all ranks. `argv` is set if the process must exec.
+    for all ranks. `argv` is set if the process must exec. `visible` has the variables that select the node's GPUs.
     """
     foreign, own = task.launcher in ("torchrun", "accelerate"), task.program.own_ranks
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
+    variables = functools.partial(
+        rank_environment, binding=binding, attempt=attempt, master_addr=master_addr, master_port=master_port,
+        serves_store=serves_store and not foreign, resume_from=resume_from, checksum=checksum,
+    )  # fmt: skip
+    told = replace(task, program=replace(task.program, runs_alone=False))
     starts = []
     for local_rank in range(1 if foreign else binding.nproc):
-        environment = rank_environment(
-            task,
-            binding,
-            local_rank,
-            attempt=attempt,
-            master_addr=master_addr,
-            master_port=master_port,
-            serves_store=serves_store and not foreign,
-            resume_from=resume_from,
-            checksum=checksum,
-        )
+        environment = variables(task, local_rank=local_rank)
+        withheld = {k: v for k, v in variables(told, local_rank=local_rank).items() if k not in environment}
         if "SLURM_PROCID" in os.environ and not own:
             environment |= slurm_variables(binding, local_rank)
         rank = binding.rank_offset + local_rank
         defaults = {name: environment.pop(name) for name in DEFAULTS if name in environment}
-        values: dict[str, Any] = {"argv": None, "debugged": debugged(task, rank, folder), **files_of(folder, rank)}
+        values: dict[str, Any] = {
+            "argv": None,
+            "withheld": withheld,
+            "debugged": debugged(task, rank, folder),
+            **files_of(folder, rank),
+        }
         if foreign:
             environment = {key: value for key, value in environment.items() if key.startswith("ORCH_")}
             del environment["ORCH_BEAT_FILE"]
@@ -73,7 +79,7 @@ def plan_ranks(
                 kind=task.program.kind,
                 target=task.program.target,
                 args=tuple(rank_args(task.program, local_rank)),
-                environment=environment,
+                environment={**visible, **environment},
                 defaults={**defaults, **({} if own else recorder_settings(folder, torch_version))},
                 cwd=task.code_dir,
                 hears_all=own,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
-from orchestrator.node.launcher.rank.error_file import write_error
+from orchestrator.node.launcher.rank.error_file import note_end, write_error
 from orchestrator.node.launcher.rank.exec_hook import files_of, with_hook
 from orchestrator.node.launcher.rank.setup import set_up
 from orchestrator.node.system.private import as_orch, give_back_umask
@@ -49,6 +49,7 @@ class RankStart:
     hears_all: bool = False  # whether it gets the default actions of all signals: a batch file may have its own traps
     members: tuple[int, ...] = ()  # the ranks that this process starts, if it is another launcher
     defaults: dict[str, str] = field(default_factory=dict)  # variables that the job or the node may override
+    withheld: dict[str, str] = field(default_factory=dict)  # see `change_rendezvous`
     debugged: dict[str, Any] | None = None  # the debugger's settings in a debugged run; {} if another rank is debugged
 
     @property
@@ -56,7 +57,7 @@ class RankStart:
         """Return the settings for `set_up`, which runs in the rank's interpreter before its program."""
         folder = self.folder if self.members else ""
         return {"stack_file": self.stack_file, "error_file": self.error_file, "folder": folder,
-                "debugged": self.debugged}  # fmt: skip
+                "debugged": self.debugged, "withheld": self.withheld}  # fmt: skip
 
     @property
     def folder(self) -> str:
@@ -106,9 +107,10 @@ def run_rank(start: RankStart) -> int:
         return _exec(start)
     set_up(start.setup)
     code = _run_program(start)
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
+    if code == 0:
+        note_end(start.error_file)
+    # This first tells thread pools, such as loky's and those of concurrent.futures, to end, and then joins all threads.
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     _flush_open_files()
     os._exit(code)
