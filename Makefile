@@ -38,7 +38,7 @@ help:
 	$(BIN)/python -m venv --clear .venv-frameworks
 	$(BIN)/python -c 'from importlib.util import find_spec; print(find_spec("torch").origin.rpartition("/torch/")[0])' \
 		> .venv-frameworks/lib/$$($(BIN)/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')/site-packages/torch.pth
-	.venv-frameworks/bin/pip install $(QUIET) transformers lightning
+	DS_BUILD_OPS=0 .venv-frameworks/bin/pip install $(QUIET) transformers lightning deepspeed
 	@touch $@
 
 # What other people see runs with. Of MLflow its server on a data base, without the 600 MB that this does not load.
