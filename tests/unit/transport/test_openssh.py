@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import Address
-from orchestrator.transport.openssh import _in_words, over_ssh, resolve, ssh_argv
+from orchestrator.transport.openssh import over_ssh, resolve, ssh_argv
 
 ODD = ["sh", "-c", 'echo "$1"', "it's; rm -rf ~", "a b"]
 
