@@ -45,6 +45,8 @@ LOST: Final = (OSError, EOFError, paramiko.SSHException)  # the exceptions of a 
 # paramiko's messages about a server that stops answering before, during and after the handshake.
 _SILENT: Final = ("Error reading SSH protocol banner", "No existing session", "Authentication timeout", "Timeout")
 
+_NO_KEY: Final = "No authentication methods available"
+
 Opened = TypeVar("Opened")
 
 
@@ -238,7 +240,7 @@ def _in_words(address: Address, resolved: Resolved, error: Exception) -> Backend
     if isinstance(error, paramiko.PasswordRequiredException):
         words, remedy = f"{where}: the key needs its passphrase", "load the key into ssh-agent: ssh-add"
         return LoginRefusedError(resolved, words, remedy)
-    if isinstance(error, paramiko.AuthenticationException):
+    if isinstance(error, paramiko.AuthenticationException) or str(error) == _NO_KEY:
         return refusal(address, resolved, ["publickey"])
     if isinstance(error, socket.gaierror):
         return BackendError(f"{address.host}: no such host: {error.strerror}", "see HostName in ~/.ssh/config")

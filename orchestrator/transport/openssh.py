@@ -32,7 +32,6 @@ FINAL: Final = ("verification failed", "Permission denied", "Connection refused"
 OPTIONS: Final = {
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
-    "ConnectTimeout": f"{CONNECT_SECONDS:.0f}",
     "ServerAliveInterval": str(KEEPALIVE_SECONDS),
     "ControlMaster": "no",
     "UpdateHostKeys": "no",
@@ -219,8 +218,10 @@ def _argv(hops: Sequence[tuple[Address, Resolved]], *, shares: bool) -> list[str
     argv = ["ssh", "-T", "-a", "-x", *(f"-o{name}={value}" for name, value in OPTIONS.items())]
     if path is not None:
         return [*argv, _option("ControlPath", path), "-oProxyCommand=false", *address.ssh_options]
+    seconds = CONNECT_SECONDS if resolved.reach_seconds == REACH_SECONDS else resolved.reach_seconds
     ciphers = sorted(resolved.algorithms.get("ciphers", ()), key=lambda name: name != FAST_CIPHER)
-    argv += ["-oControlPath=none", *([f"-oCiphers={','.join(ciphers)}"] if ciphers else []), *address.ssh_options]
+    argv += [f"-oConnectTimeout={seconds:.0f}", "-oControlPath=none"]
+    argv += [*([f"-oCiphers={','.join(ciphers)}"] if ciphers else []), *address.ssh_options]
     if gateways:  # ssh's own -J would give the gateways none of these options
         through = [*_argv(gateways, shares=shares), "-W", f"[{resolved.hostname}]:{resolved.port}"]
         argv.append(_option("ProxyCommand", shlex.join([*through, "--", gateways[0][0].host])))

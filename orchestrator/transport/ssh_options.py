@@ -1,5 +1,5 @@
-"""The options of OpenSSH's configuration, as `ssh -G` prints them. orch's own connection honours an option, or the option
-needs the user's ssh program.
+"""The options of OpenSSH's configuration, as `ssh -G` prints them: those that orch's own connection honours,
+and those that need the user's ssh program.
 
 A test compares these tables with the options that the installed ssh prints.
 """
@@ -132,18 +132,18 @@ def kind_of(path: str) -> KeyKind:
     cipher, kind = _of_openssh(data[len(_HEADER) :].partition(b"-----")[0])
     if kind.startswith(b"sk-"):
         return KeyKind.ON_DEVICE
-    return KeyKind.PLAIN if cipher == b"none" else KeyKind.ENCRYPTED
+    return KeyKind.PLAIN if cipher in (b"none", b"") else KeyKind.ENCRYPTED
 
 
 def _of_openssh(text: bytes) -> tuple[bytes, bytes]:
-    """Return (cipher, kind of key) of a private key in OpenSSH's format; (b"none", b"") if it is damaged."""
+    """Return (cipher, kind of key) of a private key in OpenSSH's format; empty texts if it is damaged."""
     text = b"".join(text.split())
     try:
         data = base64.b64decode(text[: len(text) // 4 * 4])
     except binascii.Error:
-        return b"none", b""
+        return b"", b""
     if not data.startswith(_MAGIC):
-        return b"none", b""
+        return b"", b""
     rest = data[len(_MAGIC) :]
     cipher, rest = _string(rest)
     _, rest = _string(rest)  # the function that turns the passphrase into a key

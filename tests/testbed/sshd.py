@@ -31,7 +31,7 @@ SECOND_FACTOR = (
     "LogLevel VERBOSE",
 )
 PASSWORD = ("PasswordAuthentication yes", "AuthenticationMethods password", "LogLevel VERBOSE")
-SECRET = "JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP"  # of everybody's one-time codes, in base 32
+CODES = "JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP"  # of everybody's one-time codes, in base 32
 WORD = "correct horse"  # everybody's password
 PAM = """\
 auth required pam_google_authenticator.so user=root secret=/srv/totp
@@ -41,9 +41,13 @@ session required pam_permit.so
 
 
 def ask_for_more(cluster: Cluster, host: str) -> None:
-    """Give everybody a password and one-time codes on the host, as Debian's libpam-google-authenticator checks them."""
+    """Give everybody a password and one-time codes on the host, as Debian's libpam-google-authenticator checks them.
+
+    The log of its sshd begins anew.
+    """
+    cluster.folder(host).joinpath(LOG[1:]).write_text("")
     totp = cluster.folder(host) / "srv" / "totp"
-    totp.write_text(f'{SECRET}\n" WINDOW_SIZE 17\n" TOTP_AUTH\n')
+    totp.write_text(f'{CODES}\n" WINDOW_SIZE 17\n" TOTP_AUTH\n')
     totp.chmod(0o400)
     digest = call(["openssl", "passwd", "-6", WORD]).strip()
     for person in PEOPLE:
@@ -56,7 +60,7 @@ def answering() -> str:
     return f"""#!/bin/sh
 case "$1" in
   *assword*) echo '{WORD}' ;;
-  *) exec oathtool --totp --base32 {SECRET} ;;
+  *) exec oathtool --totp --base32 {CODES} ;;
 esac
 """
 
