@@ -21,12 +21,12 @@ from orchestrator.transport.ssh_options import (
 )
 
 # Options that `ssh -G` prints only if they are set.
-MORE = tuple(
-    """BindAddress=10.0.0.1 BindInterface=lo CertificateFile=/c ControlPath=/s DynamicForward=80
- HostKeyAlias=a IdentityAgent=/a IgnoreUnknown=x KnownHostsCommand=/k LocalCommand=l LocalForward=80_n1:80
- PKCS11Provider=/p PreferredAuthentications=publickey ProxyCommand=nc RemoteCommand=r RemoteForward=80_n1:80
- RevokedHostKeys=/r SetEnv=A=1""".split()
-)  # noqa: SIM905 (a line each would be long)
+MORE = (
+    "BindAddress=10.0.0.1", "BindInterface=lo", "CertificateFile=/c", "ControlPath=/s", "DynamicForward=80",
+    "HostKeyAlias=a", "IdentityAgent=/a", "IgnoreUnknown=x", "KnownHostsCommand=/k", "LocalCommand=l",
+    "LocalForward=80_n1:80", "PKCS11Provider=/p", "PreferredAuthentications=publickey", "ProxyCommand=nc",
+    "RemoteCommand=r", "RemoteForward=80_n1:80", "RevokedHostKeys=/r", "SetEnv=A=1",
+)  # fmt: skip
 
 
 def options_of(*more: str) -> dict[str, list[str]]:
