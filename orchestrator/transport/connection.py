@@ -58,7 +58,7 @@ class NeedsOpenSshError(BackendError):
         self.why = why
 
 
-class _AskedError(paramiko.AuthenticationException):
+class _AskedError(Exception):
     """Raised in place of the question that paramiko would ask at the terminal, if a host has accepted the key and asks
     for more.
     """
@@ -182,7 +182,7 @@ def _transports(
     def make(sock: Any, **options: Any) -> paramiko.Transport:
         on_answer()
         transport = paramiko.Transport(sock, **options)
-        transport.auth_interactive_dumb = _refuse_to_ask  # type: ignore[method-assign]
+        transport.auth_interactive_dumb = _refuse_to_ask
         wanted = transport.get_security_options()
         for name, allowed in resolved.algorithms.items():
             if name == "pubkeys":
@@ -238,8 +238,9 @@ def _in_words(address: Address, resolved: Resolved, error: Exception) -> Backend
     if isinstance(error, paramiko.BadAuthenticationType):
         return refusal(address, resolved, error.allowed_types)
     if isinstance(error, paramiko.PasswordRequiredException):
-        words, remedy = f"{where}: the key needs its passphrase", "load the key into ssh-agent: ssh-add"
-        return LoginRefusedError(resolved, words, remedy)
+        return LoginRefusedError(
+            f"{where}: the key needs its passphrase", "load the key into ssh-agent: ssh-add", resolved=resolved
+        )
     if isinstance(error, paramiko.AuthenticationException) or str(error) == _NO_KEY:
         return refusal(address, resolved, ["publickey"])
     if isinstance(error, socket.gaierror):

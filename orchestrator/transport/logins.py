@@ -46,7 +46,8 @@ class Logins:
             ago = duration(max(0.0, time.time() - float(found["at"])))
             again = f"orch does not repeat a login that was refused (here {ago} ago); `orch doctor` tries it again"
             hint = "\n".join(filter(None, [str(found["hint"]), again]))
-            raise LoginRefusedError(resolved, str(found["message"]), hint, transient=found["transient"] is True)
+            is_transient = found["transient"] is True
+            raise LoginRefusedError(str(found["message"]), hint, resolved=resolved, transient=is_transient)
 
     def accept(self, resolved: Resolved) -> None:
         """Remember that orch's own connection has logged in."""

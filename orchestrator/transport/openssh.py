@@ -255,7 +255,7 @@ class LoginRefusedError(BackendError):
     `resolved` has the settings of the machine or gateway that has refused.
     """
 
-    def __init__(self, resolved: Resolved, message: str, hint: str = "", *, transient: bool = False) -> None:
+    def __init__(self, message: str, hint: str = "", *, resolved: Resolved, transient: bool = False) -> None:
         super().__init__(message, hint, transient=transient)
         self.resolved = resolved
 
@@ -274,18 +274,18 @@ def refusal(
         what = "a second factor" if is_second else what
         hint = "" if resolved.opens_master else _LINES.format(address.host)
         return LoginRefusedError(
-            resolved,
             f"{address.host}: the login asks for {what}, and orch never prompts; open a connection with: {by_hand}",
             hint,
+            resolved=resolved,
             transient=True,
         )
     others = "".join(f"; IdentityFile {path} is {kind}" for path, kind in resolved.other_keys.items())
     return LoginRefusedError(
-        resolved,
         f"{address.host} ({resolved.hostname}:{resolved.port}{through(resolved)}): Permission denied "
         f"({','.join(methods) or 'publickey'}) for user {resolved.user or 'me'}; keys tried: "
         f"{', '.join(resolved.keys) or 'none found'}{others}",
         f"try: {by_hand} -v; set `user` and `key` in the profile, or load the key: ssh-add",
+        resolved=resolved,
     )
 
 

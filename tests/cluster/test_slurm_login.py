@@ -357,9 +357,7 @@ def test_a_login_node_with_a_second_factor_from_run_to_pull(laptop: Laptop) -> N
     assert len(bed.failed_logins("ctl")) == 1, refused.err
     config.write_text("Host ctl\n  ControlMaster auto\n  ControlPath ~/.ssh/cm-%C\n  ControlPersist yes\n")
     bed.open_by_hand(LAPTOP, "ssh", "alice@ctl")
-    run = laptop.submit(
-        laptop.write("job.yaml", '{"script": "main.py", "launcher": "exec", "args": [60, 0]}'), "-p", profile
-    )
+    run = laptop.submit(job, "-p", profile)
     laptop.wait_for(run, "rank 0 begins")
     bed.output(LAPTOP, "ssh", "-O", "exit", "alice@ctl")
     wait_until(lambda: "open a connection with: ssh alice@ctl" in laptop.status(run)["detail"], "the command in status")
