@@ -48,7 +48,7 @@ def test_a_second_factor_from_submit_to_pull(lab: Lab) -> None:
     assert "ControlMaster auto" in refused.err
     again = lab.orch("submit", job, "--profile", lab.profile(hosts=["n1"]))
     assert "orch does not repeat a login that was refused" in again.err
-    assert len(lab.control.failed_logins("n1")) == 1
+    settled(lambda: len(lab.control.failed_logins("n1")) == 1, "the failed login in sshd's log")
 
     lab.write(".ssh/config", MASTER)
     lab.control.open_by_hand(LAPTOP, "ssh", "n1")
