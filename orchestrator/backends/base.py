@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.runs.store import RunDir
     from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile
+    from orchestrator.transport.machine import Machine
     from orchestrator.transport.pool import ConnectionPool
 
 
@@ -60,6 +61,11 @@ class CheckResult(NamedTuple):
     level: Level
     value: str = ""
     hint: str = ""
+
+
+def connected(machine: Machine) -> CheckResult:
+    """Return the result of a check that has connected to a machine: how it is connected, and why."""
+    return CheckResult(Level.OK, f"connected by {machine.connection}" if machine.connection else "connected")
 
 
 def room(folder: str, free: int) -> CheckResult:

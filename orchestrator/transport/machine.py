@@ -58,6 +58,7 @@ class Machine(ABC):
 
     name: str = HERE
     way: str = ""  # the command that starts programs on it, and why others failed; "" if there is only one
+    connection: str = ""  # how it is connected, and why; "" for a machine without a connection
     is_own: bool = False  # True if no other thread uses this connection
 
     @abstractmethod

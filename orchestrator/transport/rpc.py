@@ -8,6 +8,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, Protocol
 
 from orchestrator.errors import BackendError, PythonMissingError
@@ -102,6 +103,8 @@ class Session(Machine):
     runs. The default is made by this process.
     """
 
+    shares = False  # True if the connection is one of the user's ssh program, which may use an open connection
+
     def __init__(
         self,
         address: Address,
@@ -148,9 +151,8 @@ class Session(Machine):
         fast = None
         if count >= MANY and self.address.is_by_ssh:
             with contextlib.suppress(BackendError):  # if ssh is missing or has no key, this session is used
-                fast = Session(
-                    self.address, lambda argv: SshProcess(self.address, argv), self.workdir, archive=self.archive
-                )
+                start = partial(SshProcess, self.address, shares=self.shares)
+                fast = Session(self.address, start, self.workdir, archive=self.archive)
                 fast.is_own = True
         try:
             yield fast or self

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.backends import gpu_checks
 from orchestrator.backends.agents.reachability import try_connections
 from orchestrator.backends.agents.start import listed_twice
-from orchestrator.backends.base import Check, CheckResult, Level, room
+from orchestrator.backends.base import Check, CheckResult, Level, connected, room
 from orchestrator.backends.hosts import on_all
 from orchestrator.backends.settings import AgentsSettings, Host, tls_problem
 from orchestrator.errors import BackendError, PythonMissingError
@@ -118,7 +118,7 @@ def _check_machine(
     """
     before = time.time()
     node = Node(os.uname().nodename if host.is_here else host.name)
-    node.add("ssh", OK, "connected")
+    node.checks["ssh"] = connected(machine)
     if machine.way:
         note = f"programs are started by {machine.way.partition(';')[0]} (start_by)"
         node.checks["ssh"] = CheckResult(OK, f"connected by {machine.way}", note)

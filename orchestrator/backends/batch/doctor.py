@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from orchestrator.backends.base import Check, CheckResult, Level, room
+from orchestrator.backends.base import Check, CheckResult, Level, connected, room
 from orchestrator.backends.batch.scheduler import Folder, Trial
 from orchestrator.errors import BackendError, PythonMissingError
 
@@ -31,7 +31,7 @@ def examine(
     try:
         folder = trial.folder()
         if login:
-            found["login"], found["python"] = CheckResult(Level.OK, "connected"), _python(trial)
+            found["login"], found["python"] = connected(site.machine()), _python(trial)
         found["workdir"] = _room(folder, unseen)
         programs = site.scheduler.programs
         if missing := site.missing(programs):
