@@ -141,7 +141,7 @@ class SshProcess(Carrier):
     """A command on a machine with its standard streams, over a connection of the system's `ssh`."""
 
     def __init__(self, address: Address, argv: list[str]) -> None:
-        super().__init__(address, [*ssh_argv(address), "--", address.host, shlex.join(argv)], 2 * CONNECT_SECONDS)
+        super().__init__(address, [*ssh_argv(address), "--", address.host, shlex.join(argv)])
 
     def last_words(self) -> tuple[int, str]:
         """Return (exit code, standard error) of the ended command. Raises BackendError if ssh did not connect."""

@@ -189,6 +189,13 @@ class AgentsOverSsh(Agents):
         address = self.pool.way(handle.hosts[node].address, workdir_of(run.record().profile))
         return (over_ssh if address.is_by_ssh else in_job)(address, argv, terminal=terminal)
 
+    def with_python(self, run: RunDir, node: int, argv: Sequence[str]) -> list[str]:
+        """Return a command that looks for an interpreter in the same order as the connection of orch's server."""
+        from orchestrator.node.system.interpreter import first_python
+
+        address = (read_handle(run) or first_handle(AgentsSettings.of(run.record().profile))).hosts[node].address
+        return first_python(argv[1:], address.python, address.setup)
+
     # -- ending
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:

@@ -78,7 +78,9 @@ def try_gpus(request: Request, _: bytes) -> Answer:
     """
     python = at_user(request["python"])
     try:
-        return ask_interpreter(python, "-c", TRY, seconds=float(request["seconds"])), b""
+        return ask_interpreter(
+            python, "-c", TRY, setup=request.get("setup", ()), seconds=float(request["seconds"])
+        ), b""
     except InterpreterError as error:
         raise RefusedError(f"the training interpreter {python} {error}") from error
 

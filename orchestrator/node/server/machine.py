@@ -30,20 +30,21 @@ KILL_SECONDS = 5.0
 LEAVING_SECONDS = 1.0  # the time in which an agent ends after its last event
 CUT_OFF_SECONDS = 60.0  # if a start has recorded no agent after this time, the server was killed during the start
 _unnamed: dict[str, float] = {}  # markers of starts without a recorded agent -> when they were first seen
+ASK_VERSION = "import json, sys; print(json.dumps({'python': '%d.%d' % sys.version_info[:2]}))"
 # torch's version is read from its metadata, because importing torch takes seconds.
 ASK_INTERPRETER = """
 import json, sys
-from importlib import metadata
-found = {"python": sys.version.split()[0]}
+found = {"python": sys.version.split()[0], "path": sys.executable}
 try:
     import ssl
-    found["tls"] = ssl.HAS_TLSv1_3
+    found["tls"] = getattr(ssl, "HAS_TLSv1_3", False)
 except ImportError:
     found["tls"] = False
 for name in ("torch", "torchvision"):
     try:
+        from importlib import metadata
         found[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
+    except Exception:  # an old Python has no importlib.metadata
         found[name] = None
 print(json.dumps(found))
 """
@@ -65,7 +66,8 @@ def hello(request: Request, _: bytes) -> Answer:
         raise RefusedError(f"{workdir} is not writable for {os.environ.get('USER', os.getuid())}")
     disk, shm = os.statvfs(workdir), os.statvfs("/dev/shm")  # noqa: S108 (its size is what is asked)
     return {
-        "host": socket.gethostname(), "python": ".".join(map(str, sys.version_info[:3])), "uid": os.getuid(),
+        "host": socket.gethostname(), "python": ".".join(map(str, sys.version_info[:3])), "path": sys.executable,
+        "uid": os.getuid(),
         "home": at_user("~"), "workdir": workdir, "cores": cores(), "gpus": gpus(),
         "devices": [each._asdict() for each in machine_devices()], "visible": os.environ.get(VISIBLE),
         "addresses": addresses(),
@@ -76,17 +78,22 @@ def hello(request: Request, _: bytes) -> Answer:
 
 
 def interpreter(request: Request, _: bytes) -> Answer:
-    """Return the versions of the training interpreter and its torch. If `versions` is false, only check that the
-    interpreter starts.
+    """Return the versions of the training interpreter and its torch, and the interpreter's path, after the profile's
+    setup lines. If `versions` is false, only check that the interpreter starts and is new enough.
     """
-    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
+    from orchestrator.node.system.interpreter import MIN_PYTHON, InterpreterError, ask_interpreter
 
-    python = at_user(request["python"])
-    argv = ["-c", ASK_INTERPRETER] if request.get("versions", True) else ["-I", "-S", "-c", "print('{}')"]
+    python, setup = at_user(request["python"]), request.get("setup", ())
+    argv = ["-c", ASK_INTERPRETER] if request.get("versions", True) else ["-I", "-S", "-c", ASK_VERSION]
     try:
-        return ask_interpreter(python, *argv), b""
-    except InterpreterError as error:
-        raise RefusedError(f"the training interpreter {python} {error}") from error
+        found = ask_interpreter(python, *argv, setup=setup)
+        version = str(found["python"])
+        if tuple(map(int, version.split(".")[:2])) < MIN_PYTHON:
+            raise InterpreterError(f"is Python {version}; {'.'.join(map(str, MIN_PYTHON))} or newer is needed")
+    except (InterpreterError, KeyError, ValueError) as error:
+        after = " after the setup lines" if setup else ""
+        raise RefusedError(f"the training interpreter {python}{after} {error}") from error
+    return found, b""
 
 
 def start_agent(request: Request, payload: bytes) -> Answer:

@@ -210,7 +210,7 @@ def test_a_login_node_that_does_not_answer_is_not_blamed_for_its_python(health: 
     far.answers["interpreter"] = BackendError("far: /opt/python can't be started")
     backend.pool = FakePool(far)  # type: ignore[assignment]
     with pytest.raises(BackendError, match=r"^far: ") as refused:
-        backend.check_python(backend.site({"login": "far"}), "/opt/python")
+        backend.agent_python(backend.site({"login": "far"}), "/opt/python")
     assert ("python" in refused.value.hint) == (health is Health.WELL)
 
 
