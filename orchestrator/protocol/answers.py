@@ -46,6 +46,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "hello": {
             "host": str, "python": str, "path": str, "uid": int, "home": str, "workdir": str, "cores": int, "gpus": int,
             "addresses": [str], "time": float, "free": int, "memory": int, "shm": int, "lacks_tls": str,
+            "ends_processes?": bool,
             "interface?": str,
             "devices": [{"name": str, "number": int, "card": str}], "visible": (str, None),
         },

@@ -130,6 +130,9 @@ def _check_machine(
         where = "ORCH_HOME" if host.is_here else "workdir in the profile"
         node.add_refusal("workdir", error, f"set {where} to a folder of yours")
         return node
+    if hello.get("ends_processes"):
+        said = "connected, but logind ends your processes on this host when you log out, agents included"
+        node.add("ssh", FAIL, said, "run once on this host: loginctl enable-linger")
     skew = hello["time"] - (before + time.time()) / 2
     node.hello = hello
     lack = "" if is_alone else tls_problem(hello["lacks_tls"])

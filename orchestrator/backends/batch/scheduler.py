@@ -254,7 +254,11 @@ class Scheduler(ABC):
     def hint(self, *, by_login: bool) -> str:
         """Return a hint for the user if the scheduler's programs are missing on this machine or the login node."""
         if by_login:
-            return f"set `login` in the profile to a machine whose login shells have {self.programs[0]} on PATH"
+            return (
+                f"if a command such as `module load` makes {self.programs[0]} available there, add it to your login "
+                "shell's start file there (~/.bash_profile, ~/.zprofile or ~/.login); otherwise set `login` in the "
+                "profile to another machine"
+            )
         where = f"a {self.door}, where {self.programs[0]} is on PATH"
         return f"submit from {where}, or set `login` in the profile to such a machine"
 

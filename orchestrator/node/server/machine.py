@@ -15,6 +15,7 @@ import time
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.node.system.gpus.devices import gpus, machine_devices
 from orchestrator.node.system.host import addresses, cores, interface_problem, lacks_tls, memory
+from orchestrator.node.system.logind import applies_at_logout
 from orchestrator.node.system.private import make_private, remedy, users_umask, why_unsafe
 from orchestrator.node.system.processes import Process, end_marked, identify, is_alive, marked, send_signal, wait_gone
 from orchestrator.protocol.cancelling import record_cancel
@@ -71,6 +72,7 @@ def hello(request: Request, _: bytes) -> Answer:
         "home": at_user("~"), "workdir": workdir, "cores": cores(), "gpus": gpus(),
         "devices": [each._asdict() for each in machine_devices()], "visible": os.environ.get(VISIBLE),
         "addresses": addresses(),
+        "ends_processes": applies_at_logout("KillUserProcesses", default=False),
         "lacks_tls": lacks_tls(), "interface": interface_problem(request.get("interface")), "time": time.time(),
         "free": disk.f_bavail * disk.f_frsize if disk.f_blocks else sys.maxsize,  # 0 blocks: the size is not known
         "memory": memory(), "shm": shm.f_blocks * shm.f_frsize,
