@@ -33,7 +33,7 @@ exec(code)
 """
 _OLD_PYTHON3 = f"put {TOP}/bin/python3 {shlex.quote(_OLD)}\n"
 _MODULE = f'module() {{ [ -d {TOP}/modules/"$2" ] || return 1; PATH={TOP}/modules/"$2"/bin:$PATH; }}\n'
-_CONDA = 'conda() { CONDA_PREFIX=%s/conda/envs/"$2"; export CONDA_PREFIX; PATH=$CONDA_PREFIX/bin:$PATH; }\n' % TOP
+_CONDA = f'conda() {{ CONDA_PREFIX={TOP}/conda/envs/"$2"; export CONDA_PREFIX; PATH=$CONDA_PREFIX/bin:$PATH; }}\n'
 _TITLE = r'printf "\033]0;n1\007 welcome without an end of line"'
 
 
