@@ -20,6 +20,7 @@ help:
 	@sed -n 's/^# make/make/p' Makefile
 
 .venv/bin/python:
+	@[ "$$(uname)" = Linux ] || { echo "orch starts no ranks on $$(uname), so there is no demo and no test: docs/from-laptop.md"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "orch needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
 
@@ -78,6 +79,8 @@ lint: .venv/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.macos.checked | xargs $(BIN)/mypy --platform darwin --follow-imports silent \
+		--no-warn-unreachable --cache-dir .mypy_cache/macos
 	$(BIN)/lint-imports
 
 unit: .venv/test.stamp

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.errors import BackendError
+from orchestrator.protocol.places.devices import VISIBLE, Device, named_by
 from orchestrator.protocol.quantities import size
+from orchestrator.protocol.task import NodeTask
 from orchestrator.transport.machine import Machine
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
@@ -19,6 +21,10 @@ CHECKS: Final = ("gpus", "driver", "cuda", "gpu health", "gpu use", "topology", 
 TRY_SECONDS: Final = 60.0  # torch is imported, and a context is made on each card
 GIB: Final = 1 << 30
 SLOWED: Final = ("hardware slowdown", "software thermal", "hardware thermal", "power brake")
+NVML_HINT: Final = (
+    "after an upgrade of the driver, reboot that machine, or load the new kernel modules, until nvidia-smi works "
+    "there; with `backend: gloo` in the profile, a run uses the CPUs"
+)
 Rows = dict[str, CheckResult]
 
 
@@ -50,6 +56,8 @@ def ask(machine: Machine, python: str | None, setup: Sequence[str]) -> Rows:
         said = machine.call("examine_gpus")[0]
     except BackendError as error:
         return {"gpus": CheckResult(FAIL, error.message, error.hint)}
+    if said["nvml_problem"]:
+        return {"driver": CheckResult(FAIL, f"NVML can't be initialized: {said['nvml_problem']}", NVML_HINT)}
     if not said["gpus"]:
         hint = (
             "install NVIDIA's complete driver on that host; in a container, add `utility` to NVIDIA_DRIVER_CAPABILITIES"
@@ -64,6 +72,19 @@ def ask(machine: Machine, python: str | None, setup: Sequence[str]) -> Rows:
     except BackendError as error:
         return rows_of(said, error.message)
     return rows_of(said, tried)
+
+
+def check_nvml(task: NodeTask, name: str, facts: Mapping[str, Any]) -> None:
+    """Raise BackendError if the task would use a machine's GPUs, and NVML can't be initialized there. CUDA can't be
+    initialized either then, for example after an upgrade of the driver.
+    """
+    asked, devices = task.env.get(VISIBLE), [Device(**each) for each in facts["devices"]]
+    usable = named_by(facts["visible"] if asked is None else asked, devices) if task.uses_gpus else []
+    if usable and (problem := facts["nvml_problem"]):
+        raise BackendError(
+            f"{name}: it has {len(devices)} GPU{'s' * (len(devices) > 1)}, but NVML can't be initialized: {problem}",
+            NVML_HINT,
+        )
 
 
 def as_checks(whats: Iterable[str], by_node: Mapping[int, Rows], names: Mapping[int, str]) -> list[Check]:

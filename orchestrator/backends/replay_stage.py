@@ -18,7 +18,7 @@ and the checkpoint to resume from ("never" for none).
 def stage_replay(run: RunDir, name: str, checkpoint: Path | None, order: Order, python: str) -> list[str]:
     """Copy the run's code into a folder, and return the command that replays the rank in that folder."""
     folder, record = run.path / name, run.record()
-    retake(run.path / "code", folder / "code", run.code_files())
+    retake(run.submitted_code, folder / "code", run.code_files())
     if isinstance(code := record.job.get("code"), dict) and record.code_dir:  # the run itself has the ignored files too
         lay_ignored(Path(record.code_dir), folder / "code", code["ignore"], code["max_size"])
     write_durably(folder / "node.pyz", node_archive())

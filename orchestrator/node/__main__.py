@@ -17,6 +17,7 @@ VERBS = {
         "agent.job:run_agent_of_job",
         "RUN_DIR KIND NUMBER START NODE HOSTS LIMIT SLOTS",
     ),  # a node's agent in another scheduler's job
+    "lay": ("server.working_folder:lay", "CODE RUN_DIR"),  # makes the working folder of a run of a job array
     "launcher": ("launcher.launcher:run_launcher", ""),  # the launcher, a child of the agent
     "serve": ("server.server:serve", ""),  # answers requests that come over SSH
     "stay": ("server.server:stay", ""),  # like serve, but as the first process of a step of a scheduler's job

@@ -6,7 +6,6 @@ import difflib
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.protocol.json_text import flattened
@@ -161,11 +160,11 @@ def _files(one: RunDir, other: RunDir) -> Iterator[FileChange]:
 
 def _text(run: RunDir, path: str, entry: list[str]) -> list[str] | None:
     """Return the lines of a file of the submitted code; None if the file is not text, or if the run has changed it."""
-    file = Path(run.path / "code" / path)
+    code = run.submitted_code
     try:
         if entry[0] not in "fx":
             return None
-        content = read_regular(file, TEXT_BYTES, run.path / "code")  # in a run of a sweep, the folder code is a link
+        content = read_regular(code / path, TEXT_BYTES, code)
         return content.decode().splitlines() if hashlib.sha256(content).hexdigest() == entry[1] else None
     except (OSError, ValueError):
         return None

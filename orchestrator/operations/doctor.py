@@ -25,6 +25,9 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
 
     With `on_node`, a short job of the scheduler also checks one node.
     """
+    from orchestrator.prepare.prepare import check_system
+
+    check_system(profile)
     if kind_named(profile.kind).on_this_machine and profile.python is None:
         from orchestrator.prepare.interpreter import of_shell
 

@@ -124,18 +124,22 @@ def who_was_lost(lost: Mapping[int, str], deserters: Mapping[int, float], name: 
 def culprit_of(exits: Sequence[Culprit]) -> Culprit | None:
     """Return the rank exit that made the attempt fail (the culprit), or None if no rank failed.
 
-    An exit that another exit caused does not count. If all failures are such consequences, the culprit is a rank that
+    An exit that another exit caused does not count. A rank that died after its program had ended counts only if no other
+    rank has failed by itself. If all failures are such consequences, the culprit is a rank that
     left the others with exit code 0.
     """
     failures = [each for each in exits if each.code not in (0, EXIT_REQUEUE)]
     if not failures:
         return None
     own = [each for each in failures if not each.victim]
+    own = [each for each in own if not each.finished] or own
     before_stop = [each for each in own if not each.after_stop]
     after_stop = [each for each in own if each.after_stop and each.signal not in STOPPED_BY_US]
     if all(map(_waited_for_others, before_stop)) and (leaver := _early_leaver(exits)) is not None:
         return leaver
-    return (before_stop or after_stop or failures)[0]
+    culprit = (before_stop or after_stop or failures)[0]
+    all_ended = all(each.code == 0 or each.finished for each in exits)
+    return replace(culprit, at_exit=True) if culprit.finished and all_ended else culprit
 
 
 def _waited_for_others(end: Culprit) -> bool:

@@ -220,6 +220,17 @@ _GPU_ERRORS = (
          "which)"),
     _gpu(r"uncorrectable NVLink error|over nvlink or a hardware error", Party.MACHINE,
          "a link between GPUs is broken: nvidia-smi nvlink -e shows which; reset the GPUs of that host"),
+    _gpu(r"Failed to bind NVLink SHARP|(CUDA error|Cuda failure) 401 'the operation cannot be performed", Party.MACHINE,
+         "NVLink SHARP does not work on that host: check systemctl status nvidia-fabricmanager, and on hosts whose "
+         "NVLink connects several hosts nvidia-imex too; both must have the driver's version; with `env: "
+         "{NCCL_NVLS_ENABLE: '0'}` in the job, NCCL works without it, and more slowly"),
+    _gpu(r"[Dd]river/library version mismatch|NVMLError_LibRmVersionMismatch"
+         r"|system has unsupported display driver ?/ ?cuda driver combination", Party.MACHINE,
+         "the driver's libraries on that host have another version than its kernel modules, usually after an upgrade: "
+         "reboot the host, or load the new modules"),
+    _gpu(r"Failed to initialize NVML: Unknown Error|NVMLError_Unknown", Party.NODE,
+         "the container has lost its GPUs, usually by a systemctl daemon-reload on that host; a new container has them "
+         "again; `gpu_flag: cdi` in the profile avoids this"),
     _gpu(r"(CUDA error|Cuda failure[ \d]*): ?'?unknown error|Cuda failure (999 )?'unknown error'|fallen off the bus"
          r"|GPU is lost|CUDA error: hardware stack error", Party.MACHINE,
          "a GPU of that host failed: its Xid is in dmesg; reset or power-cycle the host"),
@@ -259,6 +270,9 @@ _GPU_ERRORS = (
          "the GPU ran out of memory: lower global_batch or accumulate gradients, use precision bf16 or "
          "activation checkpointing, shard (strategy fsdp), or set `env: {PYTORCH_CUDA_ALLOC_CONF: "
          "'expandable_segments:True'}` in the job"),
+    _gpu(r"pidfd_getfd: Operation not permitted", Party.USER,
+         "with expandable_segments, torch needs the right to trace processes before they can share a GPU's memory: set "
+         "`container: {cap_add: [SYS_PTRACE]}` in the job, or take expandable_segments out of PYTORCH_CUDA_ALLOC_CONF"),
     _gpu(r"illegal memory access|misaligned address|illegal instruction was|unspecified launch failure", Party.USER,
          "a CUDA kernel failed: `env: {CUDA_LAUNCH_BLOCKING: '1'}` in the job shows the line, and "
          "compute-sanitizer shows the kernel; if it always fails on the same host, the GPU is broken"),
@@ -277,6 +291,12 @@ RULES: tuple[Rule, ...] = (
         "single rank (sys.exit, os._exit), and for a handler of TERM that exits with 0",
         _culprit(lambda end: end.left_early is not None),
     ),
+    Rule(
+        "a rank dies while it exits, and the programs of all ranks had ended", Cause.NO_RETRY, Party.RANK,
+        "the training is complete, so it is not repeated; call torch.distributed.destroy_process_group() at the end of "
+        "the program, because threads of a process group that is still open can abort the process while it exits",
+        _culprit(lambda end: end.at_exit),
+    ),
     Rule("a rank exits with 93", Cause.NO_RETRY, test=_code(EXIT_NO_RETRY)),
     # a peer went away, and no rank failed by itself
     Rule("", Cause.INFRA, Party.NODE, test=_rank(lambda end: end.victim)),
@@ -294,6 +314,10 @@ RULES: tuple[Rule, ...] = (
     Rule("", hint="the command was not found on that node: check its name and PATH", test=_code(127)),
     Rule("", hint="the command can't be executed: check its mode and its first line", test=_code(126)),
     SMALL_PACKETS,
+    _says(r"KeyError '?(LOCAL_)?(RANK|WORLD_SIZE)\b|KeyError '?MASTER_(ADDR|PORT)\b"
+          r"|environment variable \w+ expected, but not set",
+          "the program expects a launcher's variables, which a single rank of a `python` line does not have: write "
+          "torchrun in place of python; in a job, do not set `rank_variables: several`"),
     _says(r"time limit.* came before it had saved|saved nothing to go on from",
           "raise the time limit (`time`), or save checkpoints: docs/training.md#your-own-script; if the "
           "script saves into another folder, set `checkpoint.dir` in the job to that folder"),

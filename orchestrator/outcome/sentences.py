@@ -25,6 +25,10 @@ def culprit_in_words(culprit: Culprit) -> str:
         return _left_early_in_words(culprit.left_early, culprit.rank, f"rank {culprit.rank} {where}")
     if culprit.hang:
         return f"{error.message if error is not None and error.message else 'a rank stood still'} {where}"
+    if culprit.at_exit:
+        return (
+            f"rank {culprit.rank} {where} ended with {culprit.how} while it exited; the programs of all ranks had ended"
+        )
     how = culprit.how
     if culprit.oom and not culprit.worker_killed:
         how = "SIGKILL, from the kernel: its cgroup ran out of memory"

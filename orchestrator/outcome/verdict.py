@@ -33,7 +33,7 @@ class Cause(StrEnum):
     IDLE = "idle"  # all nodes were idle for as long as the job allows
     NO_PROGRESS = "no_progress"  # several starts in a row made no new checkpoint
     CHECKPOINT = "checkpoint"  # training is done, but its final weights were not saved
-    NO_RETRY = "no_retry"  # the exit code of a rank (93) ruled out another start
+    NO_RETRY = "no_retry"  # a rank ruled out another start (exit code 93), or all programs had ended
     STOPPED_EARLY = "stopped_early"  # the search cancelled the run, because other trials were better at the same step
 
     @property

@@ -21,6 +21,11 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
     notes = [f"note: {each}" for each in prepared.loaded.notes]
     if (own := shadowed_profile(profile, Path.cwd())) is not None:
         notes.append(f"note: {prepared.loaded.profile_path} is used instead of your own profile of that name ({own})")
+    if job.batch is not None:
+        notes.append(
+            f"note: {job.command[-1] if job.command else 'the file'} runs as it is, on the first node of its job: orch "
+            "keeps its log, its files and its end, but can't name a failed rank or restart single ranks"
+        )
     if passed := [name for name in prepared.environment.passed if looks_secret(name)]:
         names = ", ".join(passed)
         notes.append(
@@ -72,7 +77,9 @@ def note_on_spawning(prepared: Prepared) -> str:
     """
     nodes = prepared.profile.nodes
     where = "1 rank on 1 node" if nodes == 1 else f"1 rank on each of {nodes} nodes"
-    return f"note: {prepared.spawning}, so orch starts it once: {where}; --nproc-per-node N starts N ranks per node"
+    note = f"note: {prepared.spawning}, so orch starts it once: {where}"
+    is_script = prepared.spawning is not None and prepared.spawning.line > 0
+    return f"{note}; --nproc-per-node N starts N ranks per node" if is_script else note
 
 
 def note_on_python(prepared: Prepared) -> str:

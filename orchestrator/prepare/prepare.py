@@ -126,6 +126,7 @@ def prepare(root: Path, request: Request) -> Prepared:
 
         loaded = replace(loaded, job=with_known_option(loaded.job, loaded.code_dir))
     profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
+    check_system(profile)
     given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)
     shell = {**os.environ, **environment.env, **environment.secrets}
     is_supervised_here = getattr(profile, "supervisor", "here") == "here"
@@ -155,6 +156,15 @@ def _with_one_rank_if_program_spawns(
     """
     if request.keeps_ranks or repeats is not None or _is_given(request, "nproc_per_node"):
         return loaded, None
+    if loaded.job.command is not None and (launcher := _console_launcher(loaded)) is not None:
+        if _is_given(request, "nodes") and loaded.profile.nodes > 1:
+            raise UsageError(
+                f"{launcher}, which do not find each other on {loaded.profile.nodes} nodes",
+                "leave out --nodes; or give it the options of its own for several nodes in a script, with $GROUP_RANK, "
+                "$MASTER_ADDR and $MASTER_PORT, and start the script once per node: --nproc-per-node 1",
+            )
+        job = replace(loaded.job, rank_variables="several")  # they would be taken for the variables of its own ranks
+        return replace(loaded, job=job, profile=loaded.profile.with_one_rank(1)), launcher
     from orchestrator.specs.here import source_of
 
     script, text = source_of(loaded.job, loaded.code_dir)
@@ -166,6 +176,25 @@ def _with_one_rank_if_program_spawns(
         return loaded, None
     nodes = None if spawning.knows_nodes or _is_given(request, "nodes") else 1
     return replace(loaded, profile=loaded.profile.with_one_rank(nodes)), spawning
+
+
+def check_system(profile: AnyProfile) -> None:
+    """Raise UsageError if this machine would have to start the run's agents or a scheduler's job, and runs macOS."""
+    if sys.platform == "darwin" and not backend_of(profile).is_remote:
+        raise UsageError(
+            f"this machine runs macOS, where orch starts no ranks, and profile {profile.name} starts them from here",
+            "choose a profile of machines over SSH, or of a scheduler with `login:` (docs/from-laptop.md)",
+        )
+
+
+def _console_launcher(loaded: Loaded) -> Spawning | None:
+    """Return how the job's command starts its ranks if it is a console script, such as `trl`, that is a launcher."""
+    from orchestrator.specs.launchers import console_launcher
+
+    assert loaded.job.command is not None
+    python = loaded.profile.python or ""
+    folders = [*([os.path.dirname(python)] if "/" in python else []), *os.get_exec_path()]
+    return console_launcher([*loaded.job.command, *loaded.job.args], folders)
 
 
 def _is_given(request: Request, field: str) -> bool:
@@ -249,7 +278,7 @@ def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
         return lock
     from orchestrator.environments.lock import read_lock
 
-    return read_lock(wanted, repeats.path / "code" if repeats is not None else loaded.code_dir)
+    return read_lock(wanted, repeats.submitted_code if repeats is not None else loaded.code_dir)
 
 
 def _after(root: Path, text: str) -> Dependency | None:
@@ -355,7 +384,7 @@ def shipment(prepared: Prepared) -> Shipment:
 
     code, profile, left = prepared.loaded.job.code, prepared.profile, ""
     if prepared.repeats is not None:
-        folder = prepared.repeats.path / "code"
+        folder = prepared.repeats.submitted_code
         listing = prepared.repeats.code_files()
         sizes = [(folder / path).lstat().st_size for path, (kind, _) in listing.items() if kind != "d"]
         files, size = len(sizes), sum(sizes)

@@ -105,7 +105,10 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
 
 def snapshot_code(prepared: Prepared, run: RunDir) -> None:
     """Copy the code for the run, and record the list of the copied files."""
-    facts = copy_code(prepared, run)
+    from orchestrator.node.server.outputs import baseline
+
+    facts, code_dir = copy_code(prepared, run), str(run.path / "code")
+    write_baseline(code_dir, baseline(code_dir))  # later, files that differ from the baseline were written by ranks
     run.write("code.json", {"files": facts.pop("listing")})
     run.append_event(Snapshot(**facts))
 
@@ -123,8 +126,6 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     """Copy the code folder or, for a repeated run, the code of the earlier run. Return facts about the copy, such as
     its files.
     """
-    from orchestrator.node.server.outputs import baseline
-
     facts = _copied(prepared, run)
     ignored = facts.pop("ignored", None)  # a repeated run does not have this fact
     if can_read_code_folder(prepared):
@@ -136,8 +137,6 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
         facts.pop("linked", None)
     if not (facts.get("left_out") or {}).get("files"):
         facts.pop("left_out", None)
-    code_dir = str(run.path / "code")
-    write_baseline(code_dir, baseline(code_dir))  # later, files that differ from the baseline were written by ranks
     return facts
 
 

@@ -42,7 +42,7 @@ def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[st
             "submit the job file instead",
         )
     job_path, profile_path, code_dir = (Path(str(each)) for each in files)
-    code = run.path / "code"
+    code = run.submitted_code
     if not code.is_dir() or run.read("code.json") is None:
         raise UsageError(
             f"run {run.run_id} can't be repeated: there is no code folder {code}", "submit the job file instead"
@@ -87,6 +87,6 @@ def copy_code(source: RunDir, target: RunDir) -> dict[str, Any]:
     """
     listing = source.code_files()
     facts = next((to_json(event, stamps=False) for event in of(source.events(), Snapshot)), {})
-    retake(source.path / "code", target.path / "code", listing)
-    shutil.copymode(source.path / "code", target.path / "code")
+    retake(source.submitted_code, target.path / "code", listing)
+    shutil.copymode(source.submitted_code, target.path / "code")
     return {**facts, "listing": listing}

@@ -357,10 +357,11 @@ class FirstStepsSeen(OfAttempt, kind="first_steps"):
     """The first sign of the step from which rank 0's program started. It shows whether the program has loaded the
     checkpoint that orch offered.
 
-    Exactly one of `loaded`, `steps` and `saved` is set.
+    Exactly one of `read`, `loaded`, `steps` and `saved` is set.
     """
 
     offered_step: Optional[int] = None
+    read: bool = False  # rank 0's process has read a weight file of the checkpoint to its end, or mapped it
     loaded: Optional[int] = None
     steps: Optional[tuple[int, int]] = None
     saved: Optional[int] = None

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator
@@ -94,7 +95,7 @@ def is_being_written(path: str | Path) -> bool:
     """
     machine, process = _writer(path)
     if machine == _this_machine():
-        return os.path.exists(f"/proc/{process}")
+        return _is_running(process)
     if not machine:
         return False
     try:
@@ -108,7 +109,18 @@ def has_lost_its_writer(path: str | Path) -> bool:
     not matter.
     """
     machine, process = _writer(path)
-    return machine == _this_machine() and not os.path.exists(f"/proc/{process}")
+    return machine == _this_machine() and not _is_running(process)
+
+
+def _is_running(pid: str) -> bool:
+    """Return whether a process with this pid exists, whoever started it."""
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:  # another user's
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return int(pid) > 0  # 0 stands for this process's group
 
 
 def _writer(path: str | Path) -> tuple[str, str]:
@@ -164,7 +176,10 @@ def sync_folder(folder: str | Path) -> None:
 def _sync(path: str | Path, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
-        os.fsync(descriptor)
+        if sys.platform == "darwin":
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # fsync leaves the data in the disk's cache there
+        else:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -186,6 +201,9 @@ def put_in_place(temporary: str, path: str) -> None:
 
 def sync_filesystem(folder: str | Path) -> None:
     """Sync the whole file system of a folder to the disk. For many files this is faster than syncing each file."""
+    if sys.platform == "darwin":  # which has no syncfs
+        os.sync()
+        return
     import ctypes
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

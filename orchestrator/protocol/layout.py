@@ -24,7 +24,6 @@ _OWN_HERE = (
 )
 # Names that `temporary_name` and `partial_of` made.
 _BEING_WRITTEN = r"\.[^/]*\.([0-9a-f]{8}\.[0-9a-f]{8}\.\d+\.tmp|[0-9a-f-]+\.partial)"
-_OWN_OF_SWEEP = rf"sweep\.json|search\.jsonl?|code|{_JOB}"  # in the folder that the points of a sweep share
 _RUN = r"\..*|.*-[abcdefghjkmnpqrstuvwxyz2-9]{6}(\.\d+)?(\.replay-[0-9a-f]{6})?"
 
 GIVEN = "given"  # folder of the checkpoint from which a run starts, and the first part of that checkpoint's name
@@ -68,6 +67,11 @@ def read_metrics_file(node_dir: str) -> str:
     return f"{node_dir}/metrics.jsonl"
 
 
+def read_marker(attempt_dir: str) -> str:
+    """Return the file that rank 0 creates once its program has read the checkpoint that was offered to the attempt."""
+    return f"{attempt_dir}/checkpoint_read"
+
+
 def result_file(folder: str) -> str:
     """Return the file to which rank 0 writes the program's result. It is in the run's folder or, in a container, in
     the attempt's folder.
@@ -94,11 +98,6 @@ def is_own_file(path: str, *, here: bool) -> bool:
     parent, _, name = path.rpartition("/")
     is_being_written = (not parent or parent.startswith(("nodes/", *FOLDERS))) and re.fullmatch(_BEING_WRITTEN, name)
     return bool(is_being_written or re.fullmatch(known, path))
-
-
-def is_own_file_of_sweep(path: str) -> bool:
-    """Return whether orch itself wrote the file or folder with this relative path in a sweep's shared folder."""
-    return bool(re.fullmatch(_OWN_OF_SWEEP, path)) or is_own_file(path, here=True)
 
 
 def is_run_folder(name: str) -> bool:

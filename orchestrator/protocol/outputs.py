@@ -19,13 +19,11 @@ MAX_SIZE = 10 << 30
 LEFT_OUT = (".git/", *MADE_AGAIN, ".cache/", ".hypothesis/", "/data/")
 CODE, OUTPUTS, CHECKPOINTS = "code", "outputs", "checkpoints"  # the folders that are searched for outputs
 # A script's `..` is the run's folder, and `../..` is the folder that holds the run's folder. A container sees other
-# folders at both places. The points of a sweep share one working folder, and therefore one `..`.
-BESIDE, ABOVE, IN_CONTAINER, ABOVE_IN_CONTAINER, BESIDE_ALL = (
-    "beside", "above", "beside_in_container", "above_in_container", "beside_all_points"
-)  # fmt: skip
+# folders at both places.
+BESIDE, ABOVE, IN_CONTAINER, ABOVE_IN_CONTAINER = "beside", "above", "beside_in_container", "above_in_container"
 _FOLDERS_HERE = {
     OUTPUTS: "", CHECKPOINTS: f"{CHECKPOINTS}/", CODE: "", BESIDE: "beside/", IN_CONTAINER: "beside/",
-    BESIDE_ALL: "beside/", ABOVE: "above/", ABOVE_IN_CONTAINER: "above/",
+    ABOVE: "above/", ABOVE_IN_CONTAINER: "above/",
 }  # fmt: skip
 ROOTS = frozenset(_FOLDERS_HERE)
 ASIDE = "renamed"  # folder of files whose own path is already in use

@@ -15,7 +15,7 @@ from typing import NamedTuple
 # Tools create these files again, so they are neither sent with the code nor copied back as outputs.
 MADE_AGAIN = (
     "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/",
-    ".ipynb_checkpoints/",
+    ".ipynb_checkpoints/", ".DS_Store", "._*",
 )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ class RankEnd(Fields):
     stopped: Optional[bool] = None  # the launcher ended the rank; None: the launcher could not report that
     failed_rank: Optional[int] = None  # the rank whose failure another launcher (torchrun) blames
     unread: str = ""  # why the end of the rank's log can't be parsed
+    finished: bool = False  # a signal ended the process while it exited, after its program had ended
     worker_killed: bool = False  # a process that the rank started was killed
     oom: bool = False  # the kernel killed the rank for lack of memory
     missing: Optional[MissingModule] = None
@@ -84,6 +85,7 @@ class Culprit(RankEnd):
     hang: bool = False  # the rank hung, and the leader ended it
     in_collective: Optional[bool] = None  # whether a rank that hung waited in a collective; None: unknown
     left_early: Optional[LeftEarly] = None
+    at_exit: bool = False  # the rank died while it exited, and the programs of all ranks had ended
     lacks: str = ""  # the nodes that lack a module, in words
 
 

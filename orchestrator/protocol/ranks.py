@@ -23,6 +23,11 @@ EXIT_REQUEUE = 95  # a rank exits with this code after a stop at a step boundary
 # NCCL error without aborting its communicators, which may hang and would come before the flight recorder's dump.
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", **ORDER}
 
+# The C++ part of torch reads this value as true: a process with rank 0 that can't bind MASTER_PORT, because the launcher
+# listens there, connects to the launcher's store. The Python part of torch reads only `True` as true, and would then
+# take every port for the launcher's. So a process group with a port of its own works in all descendants of a rank.
+LAUNCHER_SERVES = "1"
+
 # The variables have torchrun's names. If the shell has such variables, they belong to another launcher.
 RANK_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
@@ -68,14 +73,18 @@ def rank_environment(
     resume_from: str = "",
     checksum: str = "",
 ) -> dict[str, str]:
-    """Return the variables of one rank: torchrun's, and orch's own.
+    """Return the variables of one rank: torchrun's, and orch's own. A single rank gets torchrun's only if its program
+    expects them.
 
+    `serves_store` tells whether the launcher serves torch's store. For a single rank it never does, so that a program
+    that starts its own ranks finds the port free.
     `resume_from` is the path of the checkpoint from which the attempt continues; empty if there is none. `checksum` is
     an algorithm that all agents and ranks can verify; empty means sha256.
     """
     rank = binding.rank_offset + local_rank
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
-    return {
+    serves_store = serves_store and binding.world_size > 1
+    variables = {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(binding.world_size),
@@ -91,7 +100,7 @@ def rank_environment(
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(task.retry.get("infra") or 0),
         "TORCHELASTIC_ERROR_FILE": f"{folder}/error_{rank}.json",
-        "TORCHELASTIC_USE_AGENT_STORE": str(serves_store),
+        "TORCHELASTIC_USE_AGENT_STORE": LAUNCHER_SERVES if serves_store else "False",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         **{name: value for name, value in DEFAULTS.items() if name not in task.env},
         "ORCH_RUN_ID": task.run_id,
@@ -113,13 +122,25 @@ def rank_environment(
         **_own_instance(task, local_rank),
         **({"ORCH_SECOND_COPY": second_copy_file(task.run_dir)} if copies_checkpoints(task) and rank == 0 else {}),
     }
+    if task.program.own_ranks:  # its own launchers set the variables of its ranks
+        return {k: value for k, value in variables.items() if k.startswith("ORCH_") and k != "ORCH_BEAT_FILE"}
+    if gets_no_variables(task, binding):
+        return {name: value for name, value in variables.items() if name not in RANK_VARIABLES}
+    return variables
+
+
+def gets_no_variables(task: NodeTask, binding: Binding) -> bool:
+    """Return whether the rank has no variables of torchrun, because it is the only one, and its program was written to
+    run without a launcher.
+    """
+    return task.program.runs_alone and binding.world_size == 1
 
 
 def _own_instance(task: NodeTask, local_rank: int) -> dict[str, str]:
     """Return the variables that give a rank its own MIG instance, because CUDA shows a process only the first of
     several instances.
     """
-    words = words_of(task.env.get(GIVEN, task.env.get(VISIBLE, "")))
+    words = words_of(task.env.get(GIVEN, ""))
     if local_rank < len(words) > 1 and task.nproc != 1 and all(word.startswith("MIG-") for word in words):
         return {VISIBLE: words[local_rank]}
     return {}

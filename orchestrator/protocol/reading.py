@@ -14,6 +14,7 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Union
@@ -25,7 +26,11 @@ MOST_WORD = 1 << 20  # bytes of a message file from one process to another, such
 MOST_RECORD = 64 << 20  # bytes of a record, such as plan.json
 MOST_LINES = 256 << 20  # bytes of a file of lines, such as events.jsonl
 _Path = Union[str, "Path"]
-_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+if sys.platform == "darwin":
+    _PASS = os.O_RDONLY
+else:
+    _PASS = os.O_PATH  # to pass through a folder
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -48,18 +53,24 @@ def descriptor_of(path: _Path, below: _Path | None = None) -> int:
     if below is None:
         return open_own(path, os.O_RDONLY)
     try:
-        return _reopened(_seen(os.fspath(path), os.fspath(below)))
+        with _folder_of(os.fspath(path), os.fspath(below)) as (folder, name):
+            return _opened_in(folder, name)
     except OSError as error:
         error.filename = os.fspath(path)
         raise
 
 
-def _reopened(seen: int) -> int:
-    """Open the file to which a `_LOOK` descriptor refers, and close that descriptor.
+def _opened_in(folder: int, name: str) -> int:
+    """Open an ordinary file in an open folder.
 
-    The descriptor is checked, so it does not matter if the path changes later. The check comes before the opening,
-    because opening a device or a pipe may have side effects.
+    The file is checked before it is opened, because opening a device or a pipe may have side effects. On Linux, a
+    descriptor is checked, so it does not matter if another file gets the name meanwhile. macOS has no such descriptors:
+    there, the file is checked a second time after it was opened.
     """
+    if sys.platform == "darwin":
+        _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode, "")
+        return open_own(name, os.O_RDONLY, folder=folder)
+    seen = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         _check_regular(os.fstat(seen).st_mode, "")
         return os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | _OPEN)
@@ -67,18 +78,18 @@ def _reopened(seen: int) -> int:
         os.close(seen)
 
 
-def open_own(path: _Path, flags: int, mode: int = READABLE) -> int:
+def open_own(path: _Path, flags: int, mode: int = READABLE, *, folder: int | None = None) -> int:
     """Open or create one of orch's own files in a trusted folder, and return its descriptor. Raises OSError if the path
     is a link, which could point to any file, or a pipe, which might have no reader. Only the last part of the path is
-    checked.
+    checked. The path is relative to the open folder `folder`, if it is given.
 
     This takes half the time of checking the whole path, which matters because `orch status` opens thousands of files.
     """
     try:
-        descriptor = os.open(path, flags | _OPEN | os.O_NOFOLLOW, mode)
+        descriptor = os.open(path, flags | _OPEN | os.O_NOFOLLOW, mode, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # it is a link or a socket
-            _check_regular(os.lstat(path).st_mode, path)
+            _check_regular(os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode, path)
         raise
     try:
         _check_regular(os.fstat(descriptor).st_mode, path)
@@ -98,11 +109,8 @@ def info_of(path: _Path, below: _Path | None = None) -> os.stat_result:
     if below is None:
         info = os.lstat(path)
     else:
-        seen = _seen(os.fspath(path), os.fspath(below))
-        try:
-            info = os.fstat(seen)
-        finally:
-            os.close(seen)
+        with _folder_of(os.fspath(path), os.fspath(below)) as (folder, name):
+            info = os.stat(name, dir_fd=folder, follow_symlinks=False)
     _check_regular(info.st_mode, path)
     return info
 
@@ -123,19 +131,15 @@ def read_each(folder: _Path, wanted: Callable[[str], bool], most: int, below: _P
 
     The path to the folder is checked only once, because a run may have a thousand heartbeat files.
     """
-    at = _seen(os.fspath(folder), os.fspath(below))
-    try:
-        _refuse_link(at)
-        listing = os.open(f"/proc/self/fd/{at}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with _folder_of(f"{os.fspath(folder)}/.", os.fspath(below)) as (at, _):
+        listing = os.open(".", os.O_RDONLY | _FOLDER, dir_fd=at)
         try:
             names = os.listdir(listing)
         finally:
             os.close(listing)
         for name in filter(wanted, names):
             with contextlib.suppress(OSError):
-                yield name, _contents(_reopened(os.open(name, _LOOK, dir_fd=at)), most)
-    finally:
-        os.close(at)
+                yield name, _contents(_opened_in(at, name), most)
 
 
 def _contents(descriptor: int, most: int) -> bytes:
@@ -177,37 +181,37 @@ def read_object(path: _Path, most: int, below: _Path | None = None) -> dict[str,
     return value if isinstance(value, dict) else None
 
 
-def _seen(path: str, top: str) -> int:
-    """Return an O_PATH descriptor of the file at the path. No link below `top` is followed."""
+@contextlib.contextmanager
+def _folder_of(path: str, top: str) -> Iterator[tuple[int, str]]:
+    """Yield a descriptor of the folder of a path, and the last part of the path. No link below `top` is followed."""
     if top == "." and not path.startswith("/"):
         path = f"./{path}"  # pathlib leaves out the dot
     names = [each for each in path[len(top) :].split("/") if each] if path.startswith(f"{top}/") else []
     if not names or ".." in names:
         raise OSError(errno.EINVAL, f"the path is not below {top}", path)
+    at = os.open(top, _PASS | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return _walked(top, names)
+        for name in names[:-1]:
+            below = _entered(at, name, path)
+            os.close(at)
+            at = below
+        yield at, names[-1]
+    finally:
+        os.close(at)
+
+
+def _entered(folder: int, name: str, path: str) -> int:
+    try:
+        return os.open(name, _PASS | _FOLDER, dir_fd=folder)
     except OSError as error:
         error.filename = path
+        # A link is not a folder (ENOTDIR) on Linux, and a link (ELOOP) on macOS.
+        if error.errno in (errno.ENOTDIR, errno.ELOOP) and stat.S_ISLNK(
+            os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        ):
+            why = "a folder in the path is a symbolic link, which orch does not follow"
+            raise NotOrdinaryError(errno.ELOOP, why, path) from None
         raise
-
-
-def _walked(top: str, names: list[str]) -> int:
-    at = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    for name in names:
-        try:
-            below = os.open(name, _LOOK, dir_fd=at)
-        except NotADirectoryError:
-            _refuse_link(at)
-            raise
-        finally:
-            os.close(at)
-        at = below
-    return at
-
-
-def _refuse_link(descriptor: int) -> None:
-    if stat.S_ISLNK(os.fstat(descriptor).st_mode):
-        raise NotOrdinaryError(errno.ELOOP, "a folder in the path is a symbolic link, which orch does not follow")
 
 
 def _check_regular(mode: int, path: _Path) -> None:

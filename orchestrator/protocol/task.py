@@ -22,6 +22,8 @@ class Program:
     target: str
     args: tuple[str, ...] = ()
     local_rank_option: str = ""  # the option that passes the local rank; empty if LOCAL_RANK is enough
+    runs_alone: bool = False  # whether a single rank gets no variables of torchrun, as under plain `python`
+    own_ranks: bool = False  # it starts its ranks itself, on all machines of the job, so it gets no variables of a rank
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class NodeTask(Frozen):
     uses_gpus: bool = True  # whether the ranks compute on GPUs if there are any
     gpus: int | None = None  # the number of GPUs that the ranks of a node share; None: one GPU for each rank
     all_gpus: bool = False  # if `gpus` is None, the ranks share all GPUs that they may use
+    reserved: tuple[str, ...] = ()  # the names of the GPUs that the run holds on this node; empty: it holds none
     retry: dict[str, int | None] = field(default_factory=dict)
     has_spares: bool = False  # whether there is a host to replace one whose GPU fails
     time_limit: int | None = None
@@ -147,6 +150,7 @@ class NodeTask(Frozen):
         values["hosts"] = tuple(expand(data["hosts"]) if isinstance(data["hosts"], str) else data["hosts"])
         for name in ("leader_addrs", "port_range", "setup", "warm_imports"):
             values[name] = tuple(data[name])
+        values["reserved"] = tuple(data.get("reserved", ()))  # plans of older versions lack it
         return NodeTask(**values)
 
 

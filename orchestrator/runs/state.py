@@ -98,7 +98,8 @@ class AttemptSummary(Value):
     """One start of a run's ranks: when it began and ended (wall clock), how it ended, and its checkpoint.
 
     The checkpoint in `ORCH_RESUME_FROM` is only offered to the program. It becomes `resumed_from` if the training
-    library reports that it was loaded, or if the program's steps continue from it.
+    library reports that it was loaded, if rank 0's process has read it, or if the program's steps or checkpoints
+    continue from it.
     """
 
     number: int

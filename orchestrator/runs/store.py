@@ -151,6 +151,13 @@ class RunDir:
         return files if isinstance(files, dict) else {}
 
     @property
+    def submitted_code(self) -> Path:
+        """Return the folder with the code as it was submitted. A run of a sweep starts in a copy of this folder."""
+        sweep = sweep_of(self.run_id)
+        shared = self.root / "sweeps" / sweep / "code" if sweep is not None else None
+        return shared if shared is not None and shared.is_dir() else self.path / "code"
+
+    @property
     def has_begun(self) -> bool:
         """Return True if a start of the run has begun. The start may also have ended or been interrupted."""
         return os.path.exists(f"{self.path}/handle.json")

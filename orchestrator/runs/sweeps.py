@@ -1,6 +1,7 @@
 """A sweep's folder, and the runs that a name means: one run, or all runs of a sweep.
 
-    ROOT/sweeps/SWEEP/     sweep.json, and files that the points share: the code and, on Slurm, script, agent, handle
+    ROOT/sweeps/SWEEP/     sweep.json, and files that the points share: the code as it was submitted and, on
+                           Slurm, script, agent, handle
 
 Points are ordinary runs, named SWEEP.0, SWEEP.1, ...
 """
@@ -46,15 +47,10 @@ def make_sweep(root: Path, sweep: str, folder: str | None, record: Record) -> Pa
 
 
 def share(folder: Path, run: RunDir, names: Sequence[str]) -> None:
-    """Link a sweep's files with these names into the folder of one of its runs. Files become hard links, and folders
-    become symbolic links.
-    """
+    """Create hard links to a sweep's files with these names in the folder of one of its runs."""
     try:
         for name in names:
-            if (folder / name).is_dir():
-                (run.path / name).symlink_to(folder / name)
-            else:
-                (run.path / name).hardlink_to(folder / name)
+            (run.path / name).hardlink_to(folder / name)
     except OSError as error:
         raise StoreError(f"{run.path / name} can't be created: {error.strerror}") from error
 

@@ -220,10 +220,10 @@ def source_of(job: Job, folder: Path) -> tuple[str, bytes]:
     can't be read.
     """
     script = _script_of(job, folder)
-    return (script, _text_of(folder / script)) if script else ("", b"")
+    return (script, text_of(folder / script)) if script else ("", b"")
 
 
-def _text_of(path: Path) -> bytes:
+def text_of(path: Path) -> bytes:
     """Return the first MOST_BYTES of a file; empty if it is not a regular file or belongs to another user."""
     try:
         return read_part(os.path.realpath(path), 0, MOST_BYTES)
@@ -247,7 +247,7 @@ def with_known_option(job: Job, folder: Path) -> Job:
     known: set[Any] = _options_in(text)
     if script and not known:  # the parser may be in a module beside the program
         beside = sorted((folder / script).parent.glob("*.py"))[:MOST_FILES]
-        known = _options_in(b"".join(_text_of(path) for path in beside))
+        known = _options_in(b"".join(text_of(path) for path in beside))
     if len(known) != 1 or job.local_rank_option in known:
         return job
     return replace(job, local_rank_option=known.pop())

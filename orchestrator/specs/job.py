@@ -229,6 +229,16 @@ def _metric(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
+class BatchFile(Spec):
+    """A batch file that `orch submit FILE` runs as it is. The job's `command` starts it on the first node.
+
+    The file starts its ranks itself.
+    """
+
+    scheduler: Literal["slurm", "sge", "pbs"] = setting("the scheduler that the file is written for")
+    options: tuple[Arg, ...] = setting("the options in the file's comments, for the scheduler", default=())
+
+
 def _one_or_many(value: object) -> object:
     """Convert a single mapping into a list with this mapping."""
     return (value,) if isinstance(value, dict) else value
@@ -249,8 +259,13 @@ class Job(Spec):
     command: tuple[Arg, ...] | None = setting("run any program", default=None, min_length=1)
     training: Training | None = setting("run orch's own training program", default=None)
     args: tuple[Arg, ...] = ()
+    batch: BatchFile | None = setting("set by `orch submit FILE` for a batch file that runs as it is", default=None)
     local_rank_option: Literal["--local_rank", "--local-rank"] | None = setting(
         "option that passes the local rank to each rank, as deepspeed and torch.distributed.launch do", default=None
+    )
+    rank_variables: Literal["always", "several"] = setting(
+        "which runs get torchrun's variables (RANK, MASTER_PORT ...); several: only runs of several ranks",
+        default="always",
     )
     env: dict[EnvName, Arg | None] = setting("null: the value must come from the shell or --env", default_factory=dict)
     pass_env: tuple[Line, ...] = setting("patterns of variables to copy from the shell", default=())
@@ -293,6 +308,8 @@ class Job(Spec):
             raise ValueError("a job with `command` can't use `launcher: fork`; remove `launcher` or set it to exec")
         if self.command and self.launcher in ("torchrun", "accelerate"):
             raise ValueError(f"launcher {self.launcher} runs a module or a script, not a command")
+        if self.batch and (self.command is None or self.container):
+            raise ValueError("a job with `batch` needs a command, and can't have a container")
         if self.local_rank_option and (self.launcher in ("torchrun", "accelerate") or self.training):
             what = "training" if self.training else f"launcher {self.launcher}"
             raise ValueError(f"local_rank_option can't be combined with {what}; leave one of them out")

@@ -130,7 +130,12 @@ def plan(
         "hosts": nodes.names,
         "run_dir": paths.run_dir,
         "code_dir": paths.code_dir,
-        "program": Program(*_program(job), local_rank_option=job.local_rank_option or ""),
+        "program": Program(
+            *_program(job),
+            local_rank_option=job.local_rank_option or "",
+            runs_alone=job.rank_variables == "several",
+            own_ranks=job.batch is not None,
+        ),
         "launcher": job.launcher,
         "backend": profile.backend,
         "leader_addrs": nodes.leader_addresses,

@@ -34,6 +34,49 @@ _OURS: Final = """
     setup srun-args tasks-per-node teardown test-only use-srun verbose wait wrap
 """
 EXPEDITE: Final = ("requeue", "expedite")  # a mode of Slurm 25.11 in which the requeued job starts before others
+# The options of a batch file that `orch init` converts, in addition to FIELDS, and what they become.
+CONVERTED: Final = {
+    **{name: f"`{field}` of the profile" for name, field in FIELDS.items()},
+    "mem": "`mem` of the profile",
+    "gpus": "`gpus_per_node` of the profile, if the file has one node",
+    "job-name": "`name` of the job; the name of the Slurm job is the run's id",
+    "ntasks": "`nodes` and `nproc_per_node` of the profile",
+    "ntasks-per-node": "`nproc_per_node` of the profile",
+    "no-requeue": "`retry` of the job",
+    **dict.fromkeys(("output", "error", "open-mode"), "orch keeps the log: `orch logs`"),
+    **dict.fromkeys(("parsable", "quiet", "verbose"), "only about what sbatch itself prints"),
+    "requeue": "orch's default: a run continues after a preemption or its time limit",
+}
+_ELSEWHERE: Final = "orch starts programs in a copy of the code folder (`code.dir` of the job)"
+_COUNTS: Final = "orch can't know the number of ranks on each node from it; give --nodes and --ntasks-per-node"
+# The options that no batch file may have, for `orch init` and for a file that orch runs as it is, and why.
+REFUSED: Final = {
+    "array": "orch submit --sweep starts a run for each value",
+    "chdir": _ELSEWHERE,
+    "cluster-constraint": "orch submits to one cluster",
+    "clusters": "orch submits to one cluster; name its login node in `login` of the profile",
+    "comment": "orch finds its jobs by their comments",
+    "export-file": "orch passes variables by `env` of the job",
+    "get-user-env": "orch starts a login shell for `setup` of the profile",
+    "gid": "orch runs everything as the user who submits",
+    "input": "orch gives programs no input",
+    "test-only": "orch submit --dry-run --check does the same",
+    "uid": "orch runs everything as the user who submits",
+    "wait": "orch wait does the same",
+    "wrap": "the file itself is the program",
+}
+# The options that sbatch gets from a file that orch runs as it is, and that a conversion would not do justice to.
+ONLY_AS_IT_IS: Final = {
+    **dict.fromkeys(
+        ("cores-per-socket", "gpus-per-socket", "mincpus", "nodefile", "ntasks-per-core", "ntasks-per-gpu",
+         "ntasks-per-socket", "overcommit", "sockets-per-node", "spread-job", "tres-per-job", "tres-per-task",
+         "use-min-nodes"),
+        _COUNTS,
+    ),
+    "distribution": "orch numbers the ranks node by node",
+    "gpus-per-task": "with several tasks on a node, each rank would see all GPUs and choose one by LOCAL_RANK",
+    "signal": "orch needs this signal before the time limit: USR2, after which TERM reaches the program",
+}  # fmt: skip
 CLUSTERS: Final = ("clusters", "cluster", "cluster-constraint")
 NEWEST: Final = "25.11"
 OPTIONS: Final = frozenset(_OPTIONS.split())

@@ -6,6 +6,7 @@ Such a program must be started once per node. If orch started it for every rank,
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -15,12 +16,17 @@ _OF_A_LAUNCHER: Final = frozenset({"LOCAL_RANK"})
 _OF_A_NODE: Final = frozenset(
     {"RANK", "WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "SLURM_NODEID", "SLURM_PROCID", "ORCH_NODE_RANK"}
 )
+_NEEDED: Final = re.compile(
+    rb"environ\s*\[\s*['\"](RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)['\"]\s*\](?!\s*=[^=])"
+)
 _OPTIONS: Final = ("--local_rank", "--local-rank")
 
 
 @dataclass(frozen=True)
 class Spawning:
-    """The call by which a program starts its ranks, and whether the program can do so on several nodes."""
+    """The call by which a program starts its ranks, and whether the program can do so on several nodes. `line` is 0,
+    and `call` is a module, if the program is a console script.
+    """
 
     script: str
     line: int
@@ -28,7 +34,13 @@ class Spawning:
     knows_nodes: bool
 
     def __str__(self) -> str:
-        return f"{self.script}:{self.line} starts its own processes ({self.call})"
+        where = f"{self.script}:{self.line}" if self.line else self.script
+        return f"{where} starts its own processes ({self.call})"
+
+
+def needs_variables(text: bytes) -> bool:
+    """Return whether a program with this source text reads a launcher's variable without a default."""
+    return _NEEDED.search(text) is not None
 
 
 def spawning_in(text: bytes, script: str) -> Spawning | None:

@@ -30,8 +30,22 @@ def check(job: Job, profile: AnyProfile) -> list[Problem]:
     return [
         *_check_ranks(profile), *_check_batch(job, profile), *_check_min_nodes(job, profile), *_check_strategy(job),
         *profile.problems(job), *_check_runtime(job, profile), *_check_environment(job),
-        *_check_lengths(job, profile),
+        *_check_lengths(job, profile), *_check_batch_file(job, profile),
     ]  # fmt: skip
+
+
+def _check_batch_file(job: Job, profile: AnyProfile) -> list[Problem]:
+    """Return a problem if a batch file can't run as it is with this profile."""
+    if job.batch is None:
+        return []
+    asked = kind_named(job.batch.scheduler).scheduler
+    if profile.kind != job.batch.scheduler:
+        said = f"the file has options of {asked}, and profile '{profile.name}' is of kind {profile.kind}"
+        return [Problem(("batch",), f"{said}; name a profile of {asked}, or convert the file: orch init NAME FILE")]
+    if profile.runtime != "none":
+        said = f"profile '{profile.name}' runs programs in {profile.runtime}, where a file can't start its own ranks"
+        return [Problem(("batch",), f"{said}; set runtime: none")]
+    return []
 
 
 def _check_lengths(job: Job, profile: AnyProfile) -> list[Problem]:
@@ -99,8 +113,10 @@ def _check_strategy(job: Job) -> list[Problem]:
 
 
 def fit(job: Job, profile: AnyProfile) -> AnyProfile:
-    """Return the profile, reduced to one rank on one node if the job's training strategy uses a single process."""
-    if job.training is None or job.training.strategy not in ONE_PROCESS:
+    """Return the profile, reduced to one rank on one node if the job's training strategy uses a single process, or if
+    the job is a batch file, which starts its own ranks.
+    """
+    if job.batch is None and (job.training is None or job.training.strategy not in ONE_PROCESS):
         return profile
     return profile.with_one_rank(1)
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from orchestrator.errors import StoreError
 from orchestrator.node.system.private import users_umask
-from orchestrator.node.system.processes import STOPPED, Process, identify, send_signal, state_of
+from orchestrator.node.system.processes import Process, identify, is_stopped, send_signal
 from orchestrator.protocol.files import locked_if_free
 from orchestrator.runs.store import RunDir, check_own, is_any_live, live_runs, state_root
 
@@ -74,7 +74,7 @@ def supervisor_of(root: Path) -> Process | None:
 
 def continue_if_stopped(process: Process | None) -> None:
     """Send SIGCONT to a process that is stopped."""
-    if process is not None and state_of(process.pid) in STOPPED:
+    if process is not None and is_stopped(process.pid):
         send_signal(process, signal.SIGCONT)
 
 

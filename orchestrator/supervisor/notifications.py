@@ -126,7 +126,8 @@ def _run_command(
         "ORCH_RUN_ID": run.run_id, "ORCH_RUN_DIR": str(run.path), "ORCH_EVENT": each.event,
         "ORCH_STATE": str(message["state"]), "ORCH_NOTIFY_ID": each.id,
     }  # fmt: skip
-    code = run.path / "code"
+    own = run.path / "code"
+    code = own if own.is_dir() else run.submitted_code  # a run of a sweep may not have started here
     with open(run.path / LOG, "ab") as log:
         process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True,

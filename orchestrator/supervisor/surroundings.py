@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
@@ -31,9 +32,15 @@ def surroundings(hidden: Collection[str], folder: str | None = None) -> dict[str
         "folder": own_folder() if folder is None else folder,
         "umask": umask(),
         "limits": {name: resource.getrlimit(number) for name, number in LIMITS.items()},
-        "processors": sorted(os.sched_getaffinity(0)),
+        "processors": sorted(_processors()),
         "cgroup": own_path(),
     }
+
+
+def _processors() -> set[int]:
+    if sys.platform == "darwin":
+        return set()
+    return os.sched_getaffinity(0)
 
 
 def own_folder() -> str:
@@ -95,11 +102,11 @@ def _in_words(limit: int) -> str:
 
 
 def _restore_processors(processors: set[int]) -> Iterator[str]:
-    if not processors:
+    if not processors or sys.platform == "darwin":
         return
     with contextlib.suppress(OSError):  # no recorded processor can be used any more
         os.sched_setaffinity(0, processors)
-    if lost := processors - os.sched_getaffinity(0):
+    if lost := processors - _processors():
         yield f"the processors {', '.join(map(str, sorted(lost)))} can't be used"
 
 

@@ -189,6 +189,11 @@ class Lab:
         """Her home on the laptop, as this process sees it."""
         return self.control.file(LAPTOP, f"/home/{self.user}")
 
+    @property
+    def runs(self) -> Path:
+        """The folder of her runs on the laptop."""
+        return self.home / ".local/state/orch/runs"
+
     def write(self, name: str, text: str) -> None:
         """A file in her home on the laptop; others may read it, for it is written by root."""
         (self.home / name).write_text(text)
@@ -232,7 +237,7 @@ class Lab:
 
     def events(self, run: str, kind: str) -> list[dict[str, Any]]:
         """The run's events of one kind, as they are known on the laptop."""
-        folder = self.home / ".local/state/orch/runs" / run
+        folder = self.runs / run
         files = [folder / "events.jsonl", *sorted(folder.glob("nodes/*/events.jsonl"))]
         lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
         found = [json.loads(line) for line in lines if line.endswith("}")]
@@ -248,7 +253,7 @@ class Lab:
 
     def log(self, run: str, rank: int = 0) -> str:
         """A rank's log as it has been copied to the laptop, all attempts."""
-        folder = self.home / ".local/state/orch/runs" / run
+        folder = self.runs / run
         found = folder.glob(f"nodes/*/attempt_*/rank_{rank}.log")
         in_order = sorted(found, key=lambda path: int(path.parent.name.removeprefix("attempt_")))
         return "".join(path.read_text() for path in in_order)

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 import signal
 import sys
 import tarfile
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.system.processes import send_signal, wait_gone
+from tests import nvml
 from tests.cluster.control import Control
 from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, kill, settled
 from tests.cluster.test_ssh_formats import TRAINER, begun
@@ -95,6 +97,31 @@ def test_what_a_container_writes_in_beside_and_above_its_folders_comes_home(lab:
     found = {str(path.relative_to(top)): path.read_text().strip() for path in top.rglob("*") if path.is_file()}
     assert found == {"model.pt": "weights", "beside/log": "1", "above/log": "2", "beside/x": "3"}
     lab.assert_nothing_left(run)
+
+
+def test_the_gpus_in_a_container_are_numbered_by_what_is_in_it(testbed: Control, image: str) -> None:
+    """On n1, which has three cards for orch, and of which the container has two."""
+    folder, home = testbed.file("n1", "/home/alice/nvml"), "/home/alice/nvml"
+    folder.mkdir()
+    shutil.copy(f"{nvml.library_folder()}/libnvidia-ml.so.1", folder)
+    for name, cards in (("node", (0, 1, 2)), ("inside", (1, 2))):
+        nvml.describe(folder / name, *map(nvml.card, cards))
+    box = container(image)
+    box["mounts"].append(f"{home}:{home}:ro")
+    variables = {"CUDA_VISIBLE_DEVICES": "2,1", "LD_LIBRARY_PATH": home, "NVML_STUB": f"{home}/inside"}
+    command = ["sh", "-c", 'echo "$ORCH_GPUS=$CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER"']
+    (folder / "job").mkdir()
+    job = {"command": command, "env": variables, "resources": {"gpus": 2}, "container": box}
+    (folder / "job" / "job.yaml").write_text(json.dumps(job))
+    place = {"kind": "local", "nproc_per_node": 1, "runtime": "docker", "gpu_flag": "none", "python": sys.executable}
+    (folder / "job" / "place.yaml").write_text(json.dumps(place))
+    stub = {"LD_LIBRARY_PATH": home, "NVML_STUB": f"{home}/node"}
+    words = ("submit", f"{home}/job/job.yaml", "-p", f"{home}/job/place.yaml")
+    submitted = testbed.orch(*words, "--no-wait", "--json", host="n1", **stub)
+    assert submitted.code == 0, submitted.err
+    run = submitted.json["run_id"]
+    assert testbed.orch("wait", run, host="n1").code == 0, testbed.orch("why", run, host="n1").out
+    assert f"{nvml.uuid(2)},{nvml.uuid(1)}=1,0 PCI_BUS_ID" in testbed.orch("logs", run, host="n1").out
 
 
 @pytest.mark.soak

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.scheduler import COUNT, FOLDER, Person, Started
+from tests.cluster.scheduler import COUNT, FOLDER, ORCH, Person, Started
 from tests.patience import PATIENCE
 from tests.testbed.layout import REPO
 from tests.testbed.machine import wait_until
@@ -177,7 +177,7 @@ def test_a_job_that_somebody_deletes_ends_and_its_last_checkpoint_is_there(alice
 
 
 def test_a_sweep_is_one_array_whose_accounting_can_be_read(alice: User) -> None:
-    alice.write("one.yaml", "command: [sh, -c, 'echo value $VALUE']\nenv: {VALUE: none}\n")
+    alice.write("one.yaml", "command: [sh, -c, 'echo value $VALUE | tee model.txt']\nenv: {VALUE: none}\n")
     alice.write("p.yaml", "kind: sge\nnproc_per_node: 1\ntime: 1h\n")
     done = alice.orch("submit", f"{FOLDER}/one.yaml", "-p", f"{FOLDER}/p.yaml", "--sweep", "job.env.VALUE=a,b,c")
     assert done.code == 0, done.err
@@ -186,6 +186,8 @@ def test_a_sweep_is_one_array_whose_accounting_can_be_read(alice: User) -> None:
     runs = [f"{sweep}.{index}" for index in range(3)]
     said = [alice.orch("logs", run).out for run in runs]
     assert all(f"value {letter}" in text for letter, text in zip("abc", said, strict=True)), said
+    written = [alice.testbed.output("ctl", "cat", f"{ORCH}/runs/{run}/code/model.txt") for run in runs]
+    assert written == [f"value {letter}" for letter in "abc"]
     used = r"Grid Engine job \d+_0 done, "
     wait_until(lambda: re.search(used, alice.orch("usage", runs[0]).out), "the job in the accounting")
 

@@ -8,19 +8,21 @@ import re
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.scheduler import COUNT, ORCH
+from tests.cluster.scheduler import COUNT, FOLDER, ORCH
 from tests.cluster.test_slurm import PROFILE, Run, User
 from tests.testbed.machine import wait_until
 
 pytestmark = pytest.mark.cluster("slurm", nodes=4)
 
-# Each point says who it is, and leaves a result; one of them fails.
+# Each point says who it is, and leaves a result and a model; one of them fails.
 POINT = """
 import json, os, sys
 print("point", os.environ["POINT"], "rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
 if os.environ["RANK"] == "0":
     with open(os.environ["ORCH_RESULT_FILE"], "w") as file:
         json.dump({"accuracy": int(os.environ["POINT"]) / 10}, file)
+    with open("model.pt", "w") as file:
+        file.write(os.environ["POINT"])
 sys.exit(3 if (os.environ["POINT"], os.environ["RANK"]) == ("7", "0") else 0)
 """
 # A trial with x below 0 goes on until it is asked to stop.
@@ -54,6 +56,8 @@ def array_of(alice: User, sweep: str) -> str:
 
 def test_a_sweep_is_one_array(alice: User) -> None:
     alice.write("point.py", POINT)
+    alice.write(".gitignore", "*.pt\n")
+    alice.write("model.pt", mine := "0" * (2 << 20))  # of an earlier run, and all points write one of this name
     job = "script: point.py\nlauncher: exec\n"
     two = PROFILE.replace("nodes: 3", "nodes: 2")
     sweep = submit(alice, job, two, "--sweep", "job.env.POINT=3,9,7,5", "--parallel", "3")
@@ -71,10 +75,14 @@ def test_a_sweep_is_one_array(alice: User) -> None:
     # The runs have ended when their ranks have; the jobs do after that, and Slurm tidies up.
     wait_until(lambda: not re.search("RUNNING|COMPLETING", str(listed())), "the array")
     assert listed() == [f"{array}_{n} {'FAILED' if n == 2 else 'COMPLETED'}" for n in range(4)]
-    assert alice.testbed.output("ctl", "readlink", f"{ORCH}/runs/{sweep}.3/code") == f"{ORCH}/sweeps/{sweep}/code"
     for index, point in ((0, 3), (1, 9), (3, 5)):
-        said = Run(alice, f"{sweep}.{index}").text("nodes/1/attempt_0/rank_1.log")
-        assert said == f"point {point} rank 1 of 2\n"
+        run = Run(alice, f"{sweep}.{index}")
+        assert run.text("nodes/1/attempt_0/rank_1.log") == f"point {point} rank 1 of 2\n"
+        assert run.text("code/model.pt") == str(point)
+    pulled = alice.orch("pull", sweep, "--best", "--metric", "accuracy", "--to", f"{FOLDER}/best")
+    assert pulled.err.startswith(f"{sweep}.1 is the best of {sweep}"), pulled.err
+    assert alice.testbed.output("ctl", "cat", f"{FOLDER}/best/outputs/model.pt") == "9"
+    assert alice.testbed.file("ctl", f"{FOLDER}/model.pt").read_text() == mine
     best = alice.orch("best", "--metric", "accuracy", sweep, "--json").json
     assert [(row["run_id"], row["values"]) for row in best[:2]] == [
         (f"{sweep}.1", {"job.env.POINT": "9"}), (f"{sweep}.2", {"job.env.POINT": "7"}),

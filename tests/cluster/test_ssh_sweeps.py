@@ -10,7 +10,7 @@ from tests.cluster.control import Control
 from tests.cluster.lab import DIALLED, HOLD, Lab
 
 HOSTS = ("n1", "n2")
-# Each point leaves a result when it is let; one of them fails.
+# Each point leaves a result and a model when it is let; one of them fails.
 POINT = """
 import json, os, sys, time
 point = int(os.environ["POINT"])
@@ -20,6 +20,8 @@ print("point", point, "rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"]
 if os.environ["RANK"] == "0":
     with open(os.environ["ORCH_RESULT_FILE"], "w") as file:
         json.dump({"accuracy": point / 10}, file)
+    with open("model.pt", "w") as file:
+        file.write(str(point))
     sys.exit(3 if point == 2 else 0)
 """
 # Rank 0 says how well it goes; a bad trial goes on until it is asked to stop.
@@ -77,6 +79,9 @@ def test_points_go_one_at_a_time_are_ranked_and_others_wait_for_them(lab: Lab) -
     assert [(row["run_id"], row["values"]["job.env.POINT"]) for row in best] == [
         (points[2], "7"), (points[0], "3"), (points[1], "2"),
     ]  # fmt: skip
+    pulled = lab.orch("pull", sweep, "--best", "--metric", "accuracy", "--to", "best")
+    assert pulled.err.startswith(f"{points[2]} is the best of {sweep}"), pulled.err
+    assert (lab.home / "best/outputs/model.pt").read_text() == "7"
     assert {after: lab.wait(run).code for after, run in ends.items()} == {
         sweep: 103, f"{sweep}:any": 0, f"{points[1]}:ok": 103, f"{points[1]}:any": 0,
     }  # fmt: skip

@@ -159,6 +159,24 @@ def test_a_rank_that_leaves_the_others_in_a_collective_is_blamed_and_nothing_is_
     assert orch("status", "last", "--json").json["restarts"] == 0
 
 
+def test_a_rank_that_dies_while_it_exits_does_not_make_all_train_again(orch: Orch, project) -> None:
+    program = (
+        "import os, signal\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    class Aborts:\n"
+        "        def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGABRT): kill(pid, number)\n"
+        "    left = Aborts()\n"
+        "print('trained', flush=True)\n"
+    )
+    folder = project(end_py=program, end_yaml="script: end.py\nlauncher: exec\nretry: {infra: 3, user_error: 3}\n")
+    assert orch("submit", str(folder / "end.yaml"), "-p", "local", "-f").code == 100
+    verdict = orch("why", "last", "--json").json
+    assert (verdict["rank"], verdict["signal"], verdict["cause"]) == (1, "SIGABRT", "no_retry")
+    assert "while it exited; the programs of all ranks had ended" in verdict["reason"]
+    assert "destroy_process_group" in verdict["hint"]
+    assert orch("status", "last", "--json").json["restarts"] == 0
+
+
 def launcher_of(run: RunDir, node: int) -> Process:
     """The parent of the node's first rank."""
 

@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.launcher.warmup import open_gpus
+from orchestrator.node.system.processes import marked
 from tests.patience import PATIENCE
 
 from .conftest import Orch
+from .test_runs import wait_for_line
+
+PROGRAMS = Path(__file__).parent / "programs"
 
 # Writes down everything that a program may look at to find out how it was started.
 LOOK = """
@@ -100,7 +104,7 @@ def test_the_environment_is_torchruns(orch: Orch, project, tmp_path: Path) -> No
         env={**os.environ, "LOOK_AT": f"{tmp_path}/torchrun"}, check=True, timeout=PATIENCE, capture_output=True,
     )  # fmt: skip
     same = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
-            "ROLE_WORLD_SIZE", "ROLE_NAME", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE")  # fmt: skip
+            "ROLE_WORLD_SIZE", "ROLE_NAME", "TORCHELASTIC_RESTART_COUNT")  # fmt: skip
     for rank in range(2):
         ours = json.loads(Path(f"{tmp_path}/orch.{rank}").read_text())
         theirs = json.loads(Path(f"{tmp_path}/torchrun.{rank}").read_text())
@@ -156,20 +160,71 @@ def test_a_script_that_reads_local_rank_as_an_option_is_told_it(orch: Orch, proj
 
 
 def test_processes_that_a_program_spawns_join_as_under_python(orch: Orch, project, tmp_path: Path) -> None:
-    """They find a store at the launcher's port, and serve one themselves at the ports of tutorials."""
-    folder = project(multigpu_py=(Path(__file__).parent / "programs" / "spawning.py").read_text())
-    line = ("--", sys.executable, "multigpu.py", "2")
-    done = orch.with_torch("run", "-p", "local", "--set", "job.launcher=exec", *line, cwd=folder)
+    """They serve a store at the reserved port, and at the ports of tutorials."""
+    program = (PROGRAMS / "spawning.py").read_text()
+    folder = project(multigpu_py=program, multigpu_yaml="script: multigpu.py\nargs: ['2']\nlauncher: exec\n")
+    done = orch.with_torch("submit", str(folder / "multigpu.yaml"), "-p", "local", "-f")
     assert done.code == 0, done.err
     assert done.out.splitlines() == ["given: 3", "own port: 3", "tcp: 3", "file: 3"]
 
 
-@pytest.mark.full("tests/local/test_launcher.py::test_every_launcher_joins_the_ranks[exec-local]")
-def test_a_command_that_uses_torch_is_served_the_held_port(orch: Orch, project) -> None:
-    folder = project(sum_py=ALL_REDUCE, sum_yaml=f"command: ['{sys.executable}', sum.py]\n")
+def test_a_group_at_a_port_of_its_own_works_in_any_process_that_a_rank_starts(orch: Orch, project) -> None:
+    groups = (PROGRAMS / "own_groups.py").read_text()
+    folder = project(groups_py=groups, groups_yaml="script: groups.py\nlauncher: fork\nretry: {infra: 0}\n")
+    done = orch.with_torch("submit", str(folder / "groups.yaml"), "-p", "local", "-f")
+    assert done.code == 0, done.err
+    assert done.out.splitlines() == ["given: 3", "first of its own: 3", "second of its own: 3"]
+
+
+def test_a_program_that_orch_can_not_set_up_is_served_the_held_port(orch: Orch, project) -> None:
+    folder = project(sum_py=ALL_REDUCE, sum_yaml=f"command: [sh, -c, '{sys.executable} -I sum.py']\n")
     done = orch.with_torch("submit", str(folder / "sum.yaml"), "-p", "local", "-f")
     assert done.code == 0, done.err
-    assert "sum 1 store True" in done.out
+    assert "sum 1 store 1" in done.out
+
+
+def test_a_single_rank_of_a_python_line_has_no_variables_until_it_joins(orch: Orch, project) -> None:
+    """So a program that starts its own ranks, or asks whether there are several, works as under python."""
+    program = f"import os\nprint('RANK' in os.environ, 'MASTER_PORT' in os.environ, flush=True)\n{ALL_REDUCE}"
+    folder = project(sum_py=program)
+    line = ("--nproc-per-node", "1", "--set", "job.launcher=fork", "--", sys.executable, "sum.py")
+    done = orch.with_torch("run", "-p", "local", *line, cwd=folder)
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[:2] == ["False False", "sum 0 store False"]
+
+
+def test_a_console_script_that_is_a_launcher_is_started_once_and_ends_with_its_run(
+    orch: Orch, project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / "env" / "lib" / f"python3.{sys.version_info[1]}" / "site-packages"
+    packages.mkdir(parents=True)
+    (tmp_path / "env" / "bin").mkdir()
+    (packages / "own_launcher.py").write_text(
+        "import os, subprocess, sys\n"
+        "def main():\n"
+        "    print('started with', 'RANK' in os.environ, flush=True)\n"
+        "    child = [sys.executable, '-c', 'import time; print(\"child\", flush=True); time.sleep(600)']\n"
+        "    several = [subprocess.Popen(child, start_new_session=True) for _ in range(2)]\n"
+        "    return max(each.wait() for each in several)\n"
+        "def by_torch():\n"
+        "    from torch.distributed.run import run\n"
+    )
+    script = tmp_path / "env" / "bin" / "own-train"
+    head = f"#!{sys.executable}\nimport sys\nsys.path.append({str(packages)!r})\n"
+    script.write_text(f"{head}from own_launcher import main\nif __name__ == '__main__':\n    sys.exit(main())\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    folder = project()
+    done = orch("run", "-p", "local", "-d", "--", "own-train", "--lr", "1", cwd=folder)
+    assert (
+        "note: own-train starts its own processes (own_launcher), so orch starts it once: 1 rank on 1 node" in done.err
+    )
+    run = orch.run()
+    wait_for_line(run, "child")
+    assert orch("cancel", "last").code == 0
+    lines = orch("logs", "last", "--all").out.splitlines()
+    assert sum("started with False" in line for line in lines) == 1, lines
+    assert marked(run.run_id) == []
 
 
 def test_forked_ranks_do_not_share_random_numbers(orch: Orch, project) -> None:
@@ -187,6 +242,8 @@ def test_forked_ranks_do_not_share_random_numbers(orch: Orch, project) -> None:
 def test_what_a_program_leaves_open_is_written_at_its_end(orch: Orch, project, tmp_path: Path) -> None:
     program = (
         "import atexit, sys, threading, time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "ThreadPoolExecutor().submit(int)\n"  # its threads wait for work until the interpreter tells them to end
         f"file = open('{tmp_path}/left', 'w')\nfile.write('kept')\n"
         "atexit.register(lambda: print('atexit ran'))\n"
         "said = threading.Event()\n"

@@ -54,5 +54,7 @@ def test_a_plain_script_is_plotted_ranked_and_followed(
     assert orch("best", run.run_id, "--metric", "acc", "--json").json[0]["value"] == 0.99
     assert "step 99, train/loss 0.01" in orch("status", run.run_id).out
     lines = map(json.loads, (run.node(0) / "metrics.jsonl").read_text().splitlines())
-    values = [(row["step"], name) for row in lines for name in row.keys() - {"step", "attempt", "time"}]
+    values = [
+        (row["step"], name) for row in lines if "step" in row for name in row.keys() - {"step", "attempt", "time"}
+    ]
     assert len(values) == len(set(values)) == 100 * 4  # the loss of each rank, the epoch and the accuracy

@@ -23,7 +23,10 @@ from orchestrator.protocol.gang import GANG_PORT_RANGE
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.task import NodeTask, Program
-from orchestrator.runs.store import read_lines
+from orchestrator.runs.files.metrics import names_of_series, series
+from orchestrator.runs.restarts.attempts import attempts_of
+from orchestrator.runs.store import RunDir, read_lines
+from orchestrator.trackers import event_file
 from orchestrator.transport.credentials import new_credentials
 from orchestrator.transport.node_archive import node_archive
 from tests.patience import PATIENCE
@@ -64,6 +67,30 @@ if __name__ == "__main__":
             stop.append(1)
         if len(stop) > 20:  # some batches later: the workers live
             os._exit(95)
+"""
+
+# As SummaryWriter, it writes to a folder whose name has the time and the host, so each start has another folder.
+CURVES = f"""
+import os, pickle, signal, sys, time
+number, given = int(os.environ["ORCH_ATTEMPT"]), os.environ.get("ORCH_RESUME_FROM")
+records = {{
+    "train": {[event_file.scalars([("train/loss", float(step))], step, 1.7e9 + step) for step in range(4)]!r},
+    "eval": {[event_file.scalars([("eval/loss", float(step))], step, 1.7e9 + step) for step in range(4)]!r},
+}}
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(95))
+if os.environ["RANK"] == "0":
+    begin = pickle.load(open(given, "rb"))["step"] if given else 0
+    folder = f"runs/Nov28_05-0{{number}}-00_n{{number}}"
+    os.makedirs(folder)
+    with open(f"{{folder}}/events.out.tfevents.170000000{{number}}.n{{number}}.{{os.getpid()}}.0", "wb") as file:
+        file.write(b"".join(records["train"][begin : begin + 2] + records["eval"][begin : begin + 2]))
+    if begin == 0:
+        with open("step-2.part", "wb") as file:
+            pickle.dump({{"step": 2, "weights": bytes(100_000)}}, file)
+        os.rename("step-2.part", "step-2.pt")
+print("ready, attempt", number, flush=True)
+while number == 0:
+    time.sleep(1)
 """
 
 
@@ -159,6 +186,24 @@ def test_a_start_goes_on_where_the_last_one_was_stopped(make: Any) -> None:
     assert again == [(1, "preempted", 1), (2, "preempted", 2)]
     assert job.word(2) is None
     assert [event["hosts"] for event in job.events("batch_job")] == [["localhost", "localhost"]] * 3
+
+
+def test_a_requeue_continues_each_curve_and_tells_that_the_checkpoint_was_loaded(make: Any) -> None:
+    job = make(CURVES)
+    job.start(0)
+    job.wait_for_rank(0)
+    for agent in job.agents:
+        agent.send_signal(signal.SIGTERM)
+    assert job.codes() == [EXIT_REQUEUE, EXIT_REQUEUE], job.logs()
+    job.start(1)
+    assert job.codes() == [0, 0], job.logs()
+    run = RunDir(job.folder)
+    assert names_of_series(run) == {"train/loss", "eval/loss"}
+    for name in ("train/loss", "eval/loss"):
+        assert series(run, name) == [(step, float(step)) for step in range(4)]
+    first, second = attempts_of(run.events())
+    assert (first.offered, second.offered, second.resumed_from) == (None, "code/step-2.pt", "code/step-2.pt")
+    assert [event["read"] for event in job.events("first_steps")] == [True]
 
 
 def test_an_agent_that_is_killed_costs_the_infra_budget_once(make: Any) -> None:

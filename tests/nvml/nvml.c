@@ -15,7 +15,7 @@ typedef struct { unsigned pid; u64 memory; unsigned gi, ci; } process;
 typedef struct device {
   char uuid[96], name[96], bus[32];
   u64 total, used, throttle;
-  long long utilization, power, limit, temperature, clock, mode, persistence, mig, pending, errors[2], remap[4];
+  long long utilization, power, limit, temperature, clock, mode, persistence, mig, minor, pending, errors[2], remap[4];
   int has_memory, has_throttle, hidden, gi, ci, parts, computing, drawing;
   process compute[PROCESSES], graphics[PROCESSES];
   struct device *part;
@@ -23,13 +23,13 @@ typedef struct device {
 
 static device cards[CARDS], instances[CARDS][PARTS];
 static char driver[96];
-static int count, cuda, loaded;
+static int count, cuda, loaded, failure;
 static struct timespec read_at;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void clear(device *d) {
   memset(d, 0, sizeof *d);
-  d->utilization = d->power = d->limit = d->temperature = d->clock = d->mode = d->persistence = d->mig = d->pending = -1;
+  d->utilization = d->power = d->limit = d->temperature = d->clock = d->mode = d->persistence = d->mig = d->minor = d->pending = -1;
   d->errors[0] = d->errors[1] = d->remap[0] = -1;
 }
 
@@ -52,7 +52,7 @@ static void read_state(void) {
 #define IS(name) (strcmp(word, name) == 0)
     if (IS("driver")) snprintf(driver, sizeof driver, "%s", rest);
     else if (IS("cuda")) cuda = atoi(rest);
-    else if (IS("broken")) loaded = 0;
+    else if (IS("broken")) loaded = 0, failure = atoi(rest);
     else if (IS("gpu") && count < CARDS) { d = &cards[count++]; clear(d); d->gi = d->ci = -1; snprintf(d->uuid, 96, "%s", rest); }
     else if (!d) continue;
     else if (IS("instance")) {
@@ -77,6 +77,7 @@ static void read_state(void) {
     else if (IS("mode")) d->mode = atoll(rest);
     else if (IS("persistence")) d->persistence = atoll(rest);
     else if (IS("mig")) d->mig = atoll(rest);
+    else if (IS("minor")) d->minor = atoll(rest);
     else if (IS("hidden")) d->hidden = 1;
     else if (IS("process") || IS("draws")) {
       process p = {0, ~0ull, ~0u, ~0u};
@@ -104,8 +105,9 @@ int nvmlInit_v2(void) {
   pthread_mutex_lock(&lock);
   read_state();
   pthread_mutex_unlock(&lock);
-  return loaded ? SUCCESS : DRIVER_NOT_LOADED;
+  return loaded ? SUCCESS : failure ? failure : DRIVER_NOT_LOADED;
 }
+const char *nvmlErrorString(int code) { return code == 18 ? "Driver/library version mismatch" : "Driver Not Loaded"; }
 int nvmlSystemGetDriverVersion(char *to, unsigned size) { return text(driver, to, size); }
 int nvmlSystemGetCudaDriverVersion_v2(int *to) { *to = cuda; return cuda ? SUCCESS : NOT_SUPPORTED; }
 int nvmlDeviceGetCount_v2(unsigned *to) { nvmlInit_v2(); *to = count; return SUCCESS; }
@@ -116,6 +118,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **to) {
 }
 int nvmlDeviceGetUUID(device *d, char *to, unsigned size) { return text(d->uuid, to, size); }
 int nvmlDeviceGetName(device *d, char *to, unsigned size) { return text(d->name, to, size); }
+int nvmlDeviceGetMinorNumber(device *d, unsigned *to) { return number(d->minor, to); }
 int nvmlDeviceGetPciInfo_v3(device *d, void *to) {
   memset(to, 0, 68);
   return text(d->bus, (char *)to + 36, 32);

@@ -4,18 +4,19 @@ part, no agent is started.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.backends.agents.handle import Handle, read_handle
+from orchestrator.backends.gpu_checks import check_nvml
 from orchestrator.backends.hosts import all_of, on_all
 from orchestrator.backends.places.needs import Need, divided, needs_of
 from orchestrator.backends.settings import AgentsSettings, Host, run_folder
+from orchestrator.backends.working_folder import lay_here
 from orchestrator.errors import BackendError
-from orchestrator.protocol.places.devices import VISIBLE, shown
+from orchestrator.protocol.places.devices import is_gpu
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, write_durably
@@ -93,14 +94,15 @@ class Start:
         return on_all(start_one, self.hosts)
 
     def _prepare_here(self) -> Facts:
-        """Write the agents' program (node.pyz) into the run's folder, which already has all other files that the agents
-        need. Return a description of this machine's GPUs.
+        """Write the agents' program (node.pyz) into the run's folder, and create the run's working folder. Return a
+        description of this machine's GPUs.
         """
-        from orchestrator.node.system.gpus.devices import machine_devices
+        from orchestrator.node.system.gpus.devices import gpu_facts
         from orchestrator.transport.node_archive import kept_archive
 
+        lay_here(self.run)
         write_durably(self.run.path / "node.pyz", kept_archive(self.run.root))
-        return {0: {"devices": [each._asdict() for each in machine_devices()], "visible": os.environ.get(VISIBLE)}}
+        return {0: gpu_facts()}
 
     def _prepare_others(self, tasks: Tasks, before: Handle | None) -> Facts:
         """Check every machine, and send it the files that its agent needs."""
@@ -139,12 +141,15 @@ class Start:
         """
         nodes_of: dict[int, Sequence[int]] = {node: [node] if len(facts) > 1 else sorted(self.hosts) for node in facts}
         needs, told = dict.fromkeys(facts, Need()), dict(enumerate(tasks))
-        for first, nodes in nodes_of.items() if self.settings.leases else ():
+        for first, nodes in nodes_of.items():
+            name, known = self.hosts[first].name, facts[first]
             try:
-                mine, needs[first] = needs_of(tasks, nodes, self.hosts[first].name, facts[first], self.settings.slots)
+                check_nvml(tasks[first], name, known)
+                if self.settings.leases:
+                    mine, needs[first] = needs_of(tasks, nodes, name, known, self.settings.slots)
+                    told |= zip(nodes, mine, strict=True)
             except BackendError as error:
                 raise all_of({first: error}) from error
-            told |= zip(nodes, mine, strict=True)
         tasks, places = tuple(told.values()), {node: list[str]() for node in self.hosts}
         if not any(need.count for need in needs.values()):
             yield tasks, places
@@ -155,7 +160,8 @@ class Start:
         with leased(self.pool, self.run, self.settings, hosts, tasks[0].start, needs, began=began) as held:
             for first, nodes in nodes_of.items():
                 places |= zip(nodes, divided(held[first], [tasks[node] for node in nodes]), strict=True)
-            yield tuple(replace(each, env={**each.env, **shown(places[each.node_rank])}) for each in tasks), places
+            held_by = {node: tuple(filter(is_gpu, names)) for node, names in places.items()}
+            yield tuple(replace(each, reserved=held_by[each.node_rank]) for each in tasks), places
 
     def _with_addresses(self, tasks: Tasks, facts: Facts) -> Tasks:
         addresses = leader_addresses(self.hosts[0], facts[0])

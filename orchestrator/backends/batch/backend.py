@@ -34,6 +34,7 @@ from orchestrator.backends.settings import (
     tls_problem,
     workdir_of,
 )
+from orchestrator.backends.working_folder import lay_here
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.outcome.scheduler import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
@@ -183,6 +184,8 @@ class Batch(Backend):
         named = {"array": str(handle.path)} if array else {}
         for run in runs:
             run.write("handle.json", {"state": HandleStatus.INTENT, **named})
+        if not self.is_remote and array is None:  # the runs of an array create their working folders themselves
+            lay_here(runs[0])
         submission.lay(site, order.folder, runs, at_site, own_files=self.is_remote)
         if (queued := submission.queued(site, order)) is not None:
             python = python if python != plans[0].commands[0][0] else ""

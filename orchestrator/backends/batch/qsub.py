@@ -66,6 +66,10 @@ class Qsub(Scheduler):
     """The lines of the script that ask the scheduler to start the job again."""
     command: ClassVar[Sequence[str]] = ("qsub",)
     """The command that submits a job. The options and the script are appended."""
+    always: ClassVar[Sequence[tuple[str, object]]] = (("-j", "oe"),)
+    """The options that each job of orch has."""
+    places: ClassVar[Mapping[str, str]] = {"-q": "queue", "-A": "account"}
+    """The options that say where a job runs, and the profile's fields for them."""
     accepted: ClassVar[str]
     """The pattern of the line with the job's number in the output of `command`."""
     up_hint: ClassVar[str]
@@ -91,9 +95,13 @@ class Qsub(Scheduler):
             ("-S", "/bin/sh"),
             ("-o", "/dev/null"),  # the script opens a log of its own, which no other start has
             ("-r", "n" if stays_ended(launch) else "y"),
-            *self.requests(launch, array),
+            *([] if launch.job.get("batch") else self.requests(launch, array)),
         ]
         extra = {f"-{name}": value for name, value in (launch.profile.get("qsub") or {}).items() if value is not False}
+        if batch := launch.job.get("batch"):  # the file's own options, and the queue and account that it lacks
+            own = batch["options"]
+            where = [(flag, launch.profile.get(field)) for flag, field in self.places.items() if flag not in own]
+            return [*as_words([*pairs, *self.always, *where, *extra.items()]), *own]
         return as_words([*pairs, *extra.items()])
 
     def job_id_of(self, answer: str) -> str | None:

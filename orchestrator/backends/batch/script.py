@@ -33,6 +33,15 @@ class Words:
     again: Sequence[str]
 
 
+def lay_line(launch: LaunchPlan, array: Array, run: str) -> str:
+    """Return the line of a batch script that creates the working folder of an array's run before the agents start.
+
+    run: the shell expression for the run's folder.
+    """
+    words = (launch.commands[0][0], f"{array.folder}/node.pyz", "lay", f"{array.folder}/code")
+    return f"{shlex.join(words)} {run} || exit 1"
+
+
 def job_script(words: Words, launch: LaunchPlan, array: Array | None) -> str:
     """Return the batch script of a job, for one run or for each task of an array."""
     folder = SCHEDULERS[words.kind].folder
@@ -40,7 +49,9 @@ def job_script(words: Words, launch: LaunchPlan, array: Array | None) -> str:
     task = [f"task={words.task}"] if array else []
     number = f'job="{words.number}_$task"' if array else f'job="{words.number}"'
     run = shlex.quote(run_dir.rpartition(".")[0] + ".") + '"$task"' if array else shlex.quote(run_dir)
-    limit = "-" if launch.time_limit is None else str(launch.time_limit)
+    # A batch file that does not ask for another start keeps its whole time, without a warning before its end.
+    ends = launch.job.get("batch") and (launch.job.get("retry") or {}).get("timeout") == 0
+    limit = "-" if launch.time_limit is None or ends else str(launch.time_limit)
     return "\n".join(
         [
             "#!/bin/sh",
@@ -52,6 +63,7 @@ def job_script(words: Words, launch: LaunchPlan, array: Array | None) -> str:
             "start=0",
             f'while [ -e "$run/{folder}/batch.$job.$start.log" ]; do start=$((start + 1)); done',
             f'exec >"$run/{folder}/batch.$job.$start.log" 2>&1 </dev/null',
+            *([lay_line(launch, array, '"$run"')] if array else []),
             "trap '' USR1 USR2 # warnings, which would end the shell; node 0's agent gets them as TERM",
             f'{shlex.quote(python)} "$run/node.pyz" job {words.kind} "$run" "$job" "$start" {limit}',
             "code=$?",

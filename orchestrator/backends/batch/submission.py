@@ -64,29 +64,30 @@ def lay(
 ) -> None:
     """Write the agent's program into the job's folder, and the tasks of its nodes into each run's folder.
 
-    own_files: also send each run's code, and the checkpoint from which the run continues.
+    own_files: also send the code to the job's folder, and the checkpoint from which a run continues.
     """
     machine, archive = site.machine(), f"{folder}/node.pyz"
     machine.call("write_file", kept_archive(runs[0].root), path=archive)
+    if own_files:  # each run of an array copies the code when it starts
+        from orchestrator.backends.mirror.upload import send_code
+
+        send_code(machine, runs[0], str(PurePosixPath(folder).parents[1]), f"{folder}/code")
 
     def one(index: int, run: RunDir) -> None:
         its = tasks[index]
         if own_files:
-            _send_own_files(machine, run, its[0])
+            _give_checkpoint(machine, run, its[0])
         payload = json.dumps([task.to_json() for task in its]).encode()
         machine.call(
             "prepare_array_run", payload, run_dir=its[0].run_dir, folder=site.scheduler.folder, archive=archive
         )
 
-    one(0, runs[0])  # after this the machine has the code, and copies it for the other runs
-    on_each(one, dict(list(enumerate(runs))[1:]))
+    on_each(one, dict(enumerate(runs)))
 
 
-def _send_own_files(machine: Machine, run: RunDir, task: NodeTask) -> None:
+def _give_checkpoint(machine: Machine, run: RunDir, task: NodeTask) -> None:
     from orchestrator.backends.mirror.given import checkpoint_to_give, give
-    from orchestrator.backends.mirror.upload import send_code
 
-    send_code(machine, run, str(PurePosixPath(task.run_dir).parents[1]), task.code_dir)
     if (given := checkpoint_to_give(run, task)) is not None:
         give(machine, run, given)
 

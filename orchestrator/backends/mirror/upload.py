@@ -32,14 +32,14 @@ SERVER_PYTHON: Final = "python3"
 
 def send_code(machine: Machine, run: RunDir, workdir: str, code_dir: str) -> int:
     """Send those files of the run's code that the machine lacks. Return the number of bytes sent."""
-    listed = run.code_files()
+    listed, code = run.code_files(), run.submitted_code
     listing: dict[str, tuple[str, str]] = {}
     paths: dict[str, Path] = {}
     for path, (kind, digest) in listed.items():
-        link = os.readlink(run.path / "code" / path) if kind == "l" else ""
+        link = os.readlink(code / path) if kind == "l" else ""
         listing[path] = (kind, link if kind == "l" else digest)
         if kind in "fx":
-            paths[digest] = run.path / "code" / path
+            paths[digest] = code / path
     return send_contents(machine, workdir, "code", paths, code_dir=code_dir, listing=listing)
 
 

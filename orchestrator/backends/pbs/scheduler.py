@@ -85,7 +85,7 @@ class Pbs(Qsub, kind="pbs"):
         profile = launch.profile
         select = ":".join([str(launch.nnodes), *(f"{name}={value}" for name, value in chunk_of(launch).items())])
         return [
-            ("-j", "oe"),
+            *self.always,
             ("-q", profile.get("queue")),
             ("-A", profile.get("account")),
             ("-l", f"select={select}"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from orchestrator.backends.base import CheckResult, Level
 from orchestrator.backends.batch.qsub import Qsub
@@ -46,6 +46,8 @@ class GridEngine(Qsub, kind="sge"):
     mark = "#$"
     number = "$JOB_ID"
     task = "$((SGE_TASK_ID - 1))"  # Grid Engine counts tasks from 1
+    always = (("-notify", True), ("-j", "y"))
+    places: ClassVar[Mapping[str, str]] = {"-q": "queue", "-P": "project"}
     again = (f"exit {parse.RESCHEDULED}",)
     command = ("qsub", "-terse")
     up_hint = "qconf -sss shows whether the server is up; no job was queued under this run's name"
@@ -89,8 +91,7 @@ class GridEngine(Qsub, kind="sge"):
         limit = {} if launch.time_limit is None else {"h_rt": launch.time_limit}
         asked = ",".join(f"{name}={value}" for name, value in {**(profile.get("request") or {}), **limit}.items())
         return [
-            ("-notify", True),
-            ("-j", "y"),
+            *self.always,
             ("-pe", profile.get("pe") and (profile["pe"], slots * launch.nnodes)),
             ("-q", profile.get("queue")),
             ("-P", profile.get("project")),

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends.batch.script import stays_ended
+from orchestrator.backends.batch.script import lay_line, stays_ended
 from orchestrator.backends.slurm.parse import COMMENT
 from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.schedulers import SCHEDULERS, warning
+from orchestrator.protocol.schedulers import BATCH_PID, SCHEDULERS, warning
 from orchestrator.specs.sbatch_options import gpus_in
 
 if TYPE_CHECKING:  # a look at runs must not wait for pydantic
@@ -64,6 +64,8 @@ def command_of(array: Array, launch: LaunchPlan) -> tuple[str, ...]:
 def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]:
     """Return the parameters of submitit's SlurmExecutor for this plan. Each node has one task, which runs the agent."""
     settings, resources = SlurmSettings.of(launch.profile), launch.job["resources"]
+    if launch.job.get("batch"):
+        return _of_batch_file(launch, settings)
     extras = {name: value for name, value in settings.sbatch.items() if value is not False}
     cpus = cores_per_node(launch)
     mem = resources["mem"] or settings.mem
@@ -89,7 +91,10 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
         "signal_delay_s": int(warning(launch.time_limit)),
         "stderr_to_stdout": True,
         "use_srun": False,  # submitit's srun would write all attempts into one log, so `step` has its own
-        "setup": _setup(shell, stays=stays_ended(launch)),
+        "setup": [
+            *_setup(shell, stays=stays_ended(launch)),
+            *([lay_line(launch, array, shell.run)] if array else []),
+        ],
         "teardown": _teardown(shell, stays=stays_ended(launch), has_spares=bool(settings.spares)),
     }
     # Slurm itself starts a job again if its nodes have failed or it was preempted.
@@ -98,6 +103,73 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
     tasks = {"array": f"0-{array.count - 1}{f'%{array.parallel}' if array.parallel else ''}"} if array else {}
     survives = {"no-kill": True} if settings.spares else {}  # the job continues after the loss of a node
     return {**asked, "additional_parameters": {**again, **extras, **tasks, **survives}}
+
+
+OF_THE_FILE: Final = (
+    "cores", "cpu", "exclusive", "gpu", "gres", "mem", "mincpus", "no-kill", "nodes", "ntasks", "overcommit", "requeue",
+    "signal", "sockets", "thread", "tres",
+)  # fmt: skip
+"""The beginnings of the options that a batch file has for itself, even if the profile sets them for other jobs."""
+
+
+def _of_batch_file(launch: LaunchPlan, settings: SlurmSettings) -> dict[str, Any]:
+    """Return the parameters for a batch file that runs as it is: its own options, and those of the profile that it
+    lacks and that say where jobs run. Nodes, tasks, cores, GPUs and memory are those of the file.
+    """
+    shell, stays = in_shell(launch, None), stays_ended(launch)
+    names = ("partition", "account", "qos", "constraint", "exclude")
+    where = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
+    minutes = {"time": max(1, -(-launch.time_limit // 60))} if launch.time_limit is not None else {}
+    sbatch = {name: value for name, value in settings.sbatch.items() if not name.startswith(OF_THE_FILE)}
+    own = dict(_pair(option) for option in launch.job["batch"]["options"])
+    # submitit adds --nodes, --time and --signal if they are not given. None removes an option again.
+    given = {"nodes": None, "time": None, "signal": None, **where, **minutes, **sbatch, **own}
+    if "dependency" in sbatch and "dependency" in own:
+        given["dependency"] = f"{sbatch['dependency']},{own['dependency']}"
+    asked = {
+        "job_name": launch.run_id,
+        "comment": COMMENT.format(launch.run_id),
+        "wckey": None,
+        "stderr_to_stdout": True,
+        "use_srun": False,
+        "setup": _setup(shell, stays=stays),
+        "teardown": _teardown(shell, stays=stays, has_spares=False),
+    }
+    again = {"no-requeue": True} if stays else {"requeue": True} if "requeue" in own else {}
+    extras = {name: value for name, value in given.items() if value is not False and name not in ("requeue",)}
+    return {**asked, "additional_parameters": {**extras, **again}}
+
+
+def _pair(option: str) -> tuple[str, str | bool]:
+    name, equals, value = option.removeprefix("--").partition("=")
+    return name, value if equals else True
+
+
+def batch_file_step(launch: LaunchPlan) -> str:
+    """Return the shell lines that start the agent for a batch file. The agent runs in the batch step, so the file's own
+    srun finds all of the job's resources free.
+
+    The batch shell passes a signal that the file requests for itself (`--signal=B:...`) on to the file's program.
+    """
+    python, archive, *_ = launch.commands[0]
+    run, asks = launch.tasks[0].run_dir, (launch.job.get("retry") or {}).get("timeout") != 0
+    limit = str(launch.time_limit) if asks and launch.time_limit else "-"
+    words = shlex.join([python, archive, "job", "slurm", run])
+    signal = next((value for name, value in map(_pair, launch.job["batch"]["options"]) if name == "signal"), "")
+    number = str(signal).partition("@")[0].rpartition(":")[2] if "B" in str(signal).partition(":")[0] else ""
+    number = number.removeprefix("SIG")
+    to_program = [f"trap 'kill -{number} \"$(cat {shlex.quote(run)}/{BATCH_PID})\"' {number}"] if number else []
+    return "\n".join(
+        [
+            f'{words} "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" {limit} &',
+            "agent=$!",
+            f"trap : {' '.join(name for name in ('TERM', 'USR1', 'USR2') if name != number)}",
+            *to_program,
+            "# a signal ends the wait, but not the agent",
+            'while wait "$agent"; code=$?; [ "$code" -gt 128 ] && kill -0 "$agent" 2>/dev/null; do :; done',
+            '(exit "$code")',
+        ]
+    )
 
 
 def options_in(script: str) -> list[str]:
@@ -151,6 +223,8 @@ def gpus_of(settings: SlurmSettings, asked: int | None) -> int | None:
 
 def leaves_cores_open(profile: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
     """Return True if GPUs are requested, and neither profile nor job sets the number of cores."""
+    if job.get("batch"):
+        return False
     settings, resources = SlurmSettings.of(profile), job.get("resources") or {}
     said = resources.get("cpus") or settings.cpus_per_task or settings.cpus_per_gpu
     by_sbatch = any(name.startswith(("cpus", "cores", "exclusive")) for name in settings.sbatch)
@@ -166,6 +240,8 @@ def step(launch: LaunchPlan, array: Array | None = None) -> str:
 
     With spares, a program of node.pyz runs this srun for each start, and adds its nodes and its log.
     """
+    if launch.job.get("batch"):
+        return batch_file_step(launch)
     shell, top = in_shell(launch, array), array.folder if array else launch.tasks[0].run_dir
     python, *_ = launch.commands[0]
     rules = shlex.join(step_rules(launch))

@@ -52,7 +52,9 @@ def script(order: Order) -> str:
 
 def rendered(command: str, folder: str, asked: Mapping[str, Any]) -> str:
     """Return the batch script that runs this command."""
-    return str(_make_sbatch_string(command=command, folder=folder, **asked))
+    text = str(_make_sbatch_string(command=command, folder=folder, **asked))
+    removed = tuple(f"#SBATCH --{name}=" for name, value in asked["additional_parameters"].items() if value is None)
+    return "\n".join(line for line in text.split("\n") if not removed or not line.startswith(removed))
 
 
 def _unused(*_: Any) -> Any:

@@ -52,7 +52,7 @@ from orchestrator.protocol.checkpoints.formats import Format
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.layout import node_folder, output_folder
-from orchestrator.protocol.places.devices import VISIBLE, words_of
+from orchestrator.protocol.places.devices import GIVEN, words_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json, read_object
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
@@ -160,7 +160,7 @@ class Agent:
                 python=python,
                 cores=cores(),
                 gpus=gpus_of(self.task),
-                gpu_names=tuple(words_of(self.task.env.get(VISIBLE, ""))),
+                gpu_names=tuple(words_of(self.task.env.get(GIVEN, ""))),
                 nproc=self.nproc,
             )
         )

@@ -84,6 +84,8 @@ def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int
     except (AllocationError, OSError, ValueError, TypeError, KeyError) as error:
         print(f"orch: the job's agents can't be started: {error}", file=sys.stderr)
         return 1
+    if task.program.own_ranks:  # a batch file as it is: it starts its ranks on the other machines
+        hosts = hosts[:1]
     if len(hosts) != task.nnodes:
         print(f"orch: {too_few(kind, task.nnodes, hosts)}", file=sys.stderr)
         return 1

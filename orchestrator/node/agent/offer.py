@@ -13,7 +13,7 @@ from orchestrator.node.agent.first_steps import FirstSteps, first_saved
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.search import Saved
 from orchestrator.protocol.events import Event, FirstStepsSeen
-from orchestrator.protocol.layout import attempt_folder, metrics_file, node_folder
+from orchestrator.protocol.layout import attempt_folder, metrics_file, node_folder, read_marker
 from orchestrator.protocol.task import NodeTask
 
 MOST_PAUSE = 60.0  # the longest pause in seconds between two searches for saved checkpoints
@@ -31,9 +31,9 @@ class Offer:
         self.task, self.attempt, self.there, self.record = task, attempt, dict(there), record
         self.offered = self.there.get(name)
         self.has_ended = False
-        self.search: asyncio.Future[int | None] | None = None  # the newest search for saved checkpoints
+        self.search: asyncio.Future[tuple[int, int] | None] | None = None  # the newest search for saved checkpoints
         folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
-        self.first_steps = FirstSteps(f"{folder}/beat_0", metrics_file(task.run_dir))
+        self.first_steps = FirstSteps(f"{folder}/beat_0", metrics_file(task.run_dir), read_marker(folder))
         self.is_known = False
 
     def look(self) -> None:
@@ -60,7 +60,7 @@ class Offer:
             await self._look_at_saves()
 
     async def _look_at_saves(self) -> None:
-        if self.is_known or self.offered is None or not self.offered.is_counted:
+        if self.is_known or self.offered is None or self.offered.step < 0:
             return
         # If the folder can't be read in time, nothing is recorded, because that is no reason to end a run.
         with contextlib.suppress(OSError, ValueError, RuntimeError, asyncio.TimeoutError):
@@ -69,9 +69,9 @@ class Offer:
                 self.search = asyncio.ensure_future(in_thread(first_saved, self.task, self.offered, self.there))
             saved = await asyncio.wait_for(asyncio.shield(self.search), LOOK_SECONDS)
             if saved is not None and not self.is_known:
-                self._record({"saved": saved})
+                self._record({"offered_step": saved[0], "saved": saved[1]})
 
     def _record(self, found: dict[str, Any]) -> None:
         self.is_known = True
         step = self.offered.step if self.offered is not None and self.offered.is_counted else None
-        self.record(FirstStepsSeen(self.attempt, step, **found))
+        self.record(FirstStepsSeen(self.attempt, **{"offered_step": step, **found}))

@@ -6,6 +6,7 @@ Reports that concern the other nodes are sent to the leader. Every event is writ
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -31,7 +32,7 @@ from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.kernel_log import newest_gpu_faults
 from orchestrator.node.system.orphans import reap_orphans
 from orchestrator.node.system.own_folder import OwnFolder
-from orchestrator.node.system.processes import STOPPED, end_marked, state_of
+from orchestrator.node.system.processes import end_marked, is_stopped, state_of
 from orchestrator.node.system.setup_lines import setup_failure
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.signals import name_of
@@ -52,6 +53,7 @@ from orchestrator.protocol.task import NodeTask, copies_checkpoints
 from orchestrator.protocol.typed import Handlers, converted, read, to_json
 
 KILL_MARGIN = 5.0
+CLOCK_STEP = 0.02  # seconds by which the time of a new file may be earlier than the clock
 SILENT_TIMES = 6  # factor for `link_timeout`, because a launcher that imports torch from a slow disk answers late
 MOST_RESULT = 64 << 20
 _WORDS = ("tail", "error", "reason", "failed")  # the fields of a report in which a rank's secret may occur
@@ -84,7 +86,7 @@ class Ranks:
         self.told_to_stop = False
         self.offer: Offer | None = None  # only on node 0, if the attempt was offered a checkpoint
         self.orphaned: dict[int, int] = {}  # exit codes of ranks that a dead launcher has not reaped, by rank
-        self.started = Started()
+        self.started = Started(task.attempt, since=math.inf)
         self.members: set[int] = set()  # the ranks of this node; in `running`, all ranks of torchrun count as one
         self.heartbeats = HeartbeatReader(task.hang, task.attempt)
         self.start_watch = StartWatch()
@@ -169,6 +171,7 @@ class Ranks:
         self.running, self.members = (set(range(offset, offset + nproc)) for _ in range(2))
         if self.task.launcher in ("torchrun", "accelerate"):
             self.running = {offset}
+        self.started = Started(self.attempt, since=time.time() - CLOCK_STEP)
         self.master_port, self.unused_port = order.master_port, 0
         self.begun, self.told_to_stop, self.orphaned = self.attempt, False, {}
         self.events.write(
@@ -253,10 +256,9 @@ class Ranks:
         """
         if silent <= self.task.link_timeout or self.launcher.pid is None:
             return ""
-        state = state_of(self.launcher.pid)
-        if state in STOPPED:
+        if is_stopped(self.launcher.pid):
             return f"was stopped (SIGSTOP) for {silent:.0f} s"
-        is_frozen = state != "D" and silent > SILENT_TIMES * self.task.link_timeout
+        is_frozen = state_of(self.launcher.pid) != "D" and silent > SILENT_TIMES * self.task.link_timeout
         return f"did not answer for {silent:.0f} s" if is_frozen else ""
 
     # -- reports
@@ -301,7 +303,7 @@ class Ranks:
     @_HANDLERS.add
     def _started(self, report: messages.RanksStarted) -> None:
         self.unused_port = self.master_port if report.holds_port else 0
-        self.started = Started(report.attempt, dict(report.pids))
+        self.started = replace(self.started, attempt=report.attempt, pids=dict(report.pids))
         self.events.write(events.LauncherStarted(report.attempt, report.pids))
 
     @_HANDLERS.add
@@ -485,7 +487,7 @@ class Ranks:
             )
             self.events.write(converted(ended, events.RankExit))
             self.tell(ended)
-        self.running, self.started = set(), Started(self.attempt)
+        self.running, self.started = set(), replace(self.started, pids={})
         await self._became_idle(messages.RanksIdle(self.attempt))
 
 

@@ -19,14 +19,14 @@ from orchestrator.node.container.argv import ENGINES, replaying
 from orchestrator.node.container.engine import EngineError, remove
 from orchestrator.node.container.prepare import prepare
 from orchestrator.node.environments.folder import BrokenEnvironmentError, hold
-from orchestrator.node.system.gpus.devices import gpus
+from orchestrator.node.system.gpus.devices import machine_devices
 from orchestrator.node.system.host import cores
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import end_marked
 from orchestrator.node.system.setup_lines import after_setup
 from orchestrator.protocol.layout import attempt_folder, node_folder, output_folder
-from orchestrator.protocol.places.devices import VISIBLE, words_of
+from orchestrator.protocol.places.devices import VISIBLE, numbered, words_of
 from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
 from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.protocol.task import NodeTask, at_home
@@ -120,8 +120,12 @@ def _own_gpu(task: NodeTask, local_rank: int) -> dict[str, str]:
     """Return a dict with CUDA_VISIBLE_DEVICES for a rank that runs alone: the GPU of the rank among the node's GPUs. If
     the node has no such GPU, the dict is empty.
     """
-    shown = task.env.get(VISIBLE, os.environ.get(VISIBLE))
-    seen = [str(number) for number in range(gpus())] if shown is None else words_of(shown)
+    visible = task.env.get(VISIBLE, os.environ.get(VISIBLE))
+    if visible is None:
+        devices = machine_devices()
+        names = [each.name for each in devices[local_rank : local_rank + 1]]
+        return numbered(names, devices, {**os.environ, **task.env})
+    seen = words_of(visible)
     return {VISIBLE: seen[local_rank]} if local_rank < len(seen) else {}
 
 

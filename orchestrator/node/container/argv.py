@@ -201,6 +201,7 @@ def task_inside(task: NodeTask, resources: NodeResources, environ: Mapping[str, 
         # The engine gives the ranks only these GPUs, and the driver numbers them from 0.
         named = [gpu if gpu.startswith(("GPU-", "MIG-")) else str(index) for index, gpu in enumerate(resources.gpus)]
         env[VISIBLE] = ",".join(named)
+        task = replace(task, reserved=tuple(gpu for gpu in task.reserved if not gpu.startswith("gpu-")))
     return replace(task, env={name: value for name, value in env.items() if name not in early})
 
 

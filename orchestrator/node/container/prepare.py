@@ -40,6 +40,7 @@ from orchestrator.node.container.engine import (
     in_words,
 )
 from orchestrator.node.system.gpus.devices import machine_devices
+from orchestrator.node.system.gpus.nvml import look
 from orchestrator.node.system.private import user_name
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import ranges
@@ -287,13 +288,16 @@ def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
 
     The first of these that exists is returned:
 
-    1. the UUIDs in CUDA_VISIBLE_DEVICES, because UUIDs are valid everywhere and are the only names of MIG instances;
-    2. the numbers in Slurm's variables, which count the machine's GPUs;
-    3. the numbers in CUDA_VISIBLE_DEVICES, which may count only the GPUs of the job;
-    4. all GPUs of the machine.
+    1. the GPUs that the run has reserved;
+    2. the UUIDs in CUDA_VISIBLE_DEVICES, because UUIDs are valid everywhere and are the only names of MIG instances;
+    3. the numbers in Slurm's variables, which count the machine's GPUs;
+    4. the numbers in CUDA_VISIBLE_DEVICES, which may count only the GPUs of the job;
+    5. all GPUs of the machine.
     """
     if not task.uses_gpus:
         return ()
+    if task.reserved:
+        return tuple(words_of(shown(task.reserved)[VISIBLE]))
     visible = [value for value in (task.env.get(VISIBLE), environ.get(VISIBLE)) if value is not None]
     for value in visible:
         words = words_of(value)
@@ -302,7 +306,7 @@ def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
     for given in (environ.get("SLURM_STEP_GPUS"), environ.get("SLURM_JOB_GPUS"), *visible):
         if given is not None:
             return _numbers(given)
-    return tuple(words_of(shown(each.name for each in machine_devices()).get(VISIBLE, "")))
+    return tuple(words_of(shown([each.name for each in machine_devices()]).get(VISIBLE, "")))
 
 
 def _as_named(gpus: tuple[str, ...], gpu_flag: str) -> tuple[str, ...]:
@@ -311,7 +315,7 @@ def _as_named(gpus: tuple[str, ...], gpu_flag: str) -> tuple[str, ...]:
     """
     if gpu_flag != "cdi":
         return gpus
-    numbers = {each.name: str(each.number) for each in machine_devices() if each.name == each.card}
+    numbers = {gpu.uuid: str(gpu.index) for gpu in look().gpus if not gpu.mig}
     return tuple(numbers.get(gpu, gpu) for gpu in gpus)
 
 

@@ -25,15 +25,14 @@ from orchestrator.node.launcher.stacks import (
 from orchestrator.node.system.event_log import events_in
 from orchestrator.node.system.private import user_in_words
 from orchestrator.node.system.processes import (
-    STOPPED,
     Process,
     descendants,
     identify,
+    is_stopped,
     marked,
     owner_of,
     pid_inside,
     send_signal,
-    state_of,
     variable_of,
 )
 from orchestrator.protocol.events import InContainer, LauncherStarted, RankExit
@@ -178,7 +177,7 @@ def _own_frames(thread: Thread) -> Thread:
 
 def _foreign(rank: int, process: Process) -> list[RankStacks]:
     """Return the stacks of ranks that another launcher or a command has started, as py-spy reads them."""
-    if state_of(process.pid) in STOPPED:
+    if is_stopped(process.pid):
         return [RankStacks(rank, process.pid, why_not="it is stopped (SIGSTOP)")]
     family = [process, *descendants(process.pid)]
     ranks = [each for each in family if begins_a_rank(each.pid)]

@@ -30,18 +30,19 @@ from orchestrator.node.launcher.rank.log import RankLog
 from orchestrator.node.launcher.stacks import PATIENCE_SECONDS, SETTLE_SECONDS, Asked, ask, describe, ranks_below
 from orchestrator.node.launcher.warmup import is_there, torch_version, warm_up
 from orchestrator.node.system.cgroup import oom_kills
-from orchestrator.node.system.gpus.devices import gpus
+from orchestrator.node.system.gpus.devices import devices_apart, gpus
 from orchestrator.node.system.host import network_here
 from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.signals import STOP_SIGNALS, held_back, let_through
-from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
+from orchestrator.node.system.sockets import listen, port_of, reserve
 from orchestrator.protocol import messages
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.masking import masker, secret_values
+from orchestrator.protocol.places.devices import numbered
 from orchestrator.protocol.rank_reports import RankEnd
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers, converted, read
@@ -75,6 +76,7 @@ class Launcher:
     reports: int
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     listening: socket.socket | None = None
+    reserved: socket.socket | None = None  # keeps the store's port, and does not listen
     store: Any = None
     ranks: dict[int, RankProcess] = field(default_factory=dict)
     kill_at: float | None = None
@@ -186,16 +188,19 @@ class Launcher:
 
     @_HANDLERS.add
     def _prepare(self, order: messages.Prepare) -> None:
-        """On node 0, open a free port for the store, and keep its socket open. Report the port, which the other nodes
-        need.
+        """On node 0, open a free port for the store, and keep it for the whole attempt. Report the port, which the other
+        nodes need.
         """
         self.attempt = order.attempt
         self.store = None
         port = 0
         if self.task.node_rank == 0:
-            self._release_port()
-            (self.listening,) = listen((order.store_addr,), ANY_PORT)
-            port = port_of([self.listening])
+            self._stop_listening()
+            if self.reserved is not None:
+                self.reserved.close()
+            self.reserved = reserve(order.store_addr)
+            port = port_of([self.reserved])
+            (self.listening,) = listen((order.store_addr,), (port,))
         self.report(messages.Ready(self.attempt, port, tuple(installed()), sys.executable, self.missing))
 
     @_HANDLERS.add
@@ -216,11 +221,12 @@ class Launcher:
         self.members = range(bound.rank_offset, bound.rank_offset + bound.nproc)
         os.makedirs(self.folder, exist_ok=True)
         with_torch = is_there("torch")
-        if self.listening is not None and (self.task.launcher in ("torchrun", "accelerate") or not with_torch):
-            self._release_port()  # these launchers bind the port themselves, so it can't be held for them
+        serves_store = with_torch and bound.world_size > 1 and self.task.launcher not in ("torchrun", "accelerate")
+        if not serves_store:
+            self._stop_listening()  # rank 0, torchrun or accelerate will listen at the port
         starts = plan_ranks(
-            self.task, bound, self.attempt, order.master_addr, order.master_port, serves_store=with_torch,
-            resume_from=order.resume_from, checksum=order.checksum,
+            self.task, bound, self.attempt, order.master_addr, order.master_port, serves_store=serves_store,
+            resume_from=order.resume_from, checksum=order.checksum, visible=self._visible_gpus(),
             torch_version=torch_version() if with_torch and gpus() else "",
         )  # fmt: skip
         os.environ.update({key: value for key, value in order.network.items() if key not in os.environ})
@@ -235,7 +241,14 @@ class Launcher:
         self.report(messages.RanksStarted(self.attempt, pids, self.listening is not None))
         return None
 
-    def _release_port(self) -> None:
+    def _visible_gpus(self) -> dict[str, str]:
+        """Return the variables that select the run's GPUs. They are determined here because the set-up lines have run,
+        and because a container may have other GPUs than its node.
+        """
+        reserved = self.task.reserved
+        return numbered(reserved, devices_apart(), os.environ) if reserved else {}
+
+    def _stop_listening(self) -> None:
         if self.listening is not None:
             with contextlib.suppress(KeyError):  # the socket is registered only from `_go` until the first connection
                 self.selector.unregister(self.listening)
@@ -269,8 +282,9 @@ class Launcher:
         number belongs to another file.
         """
         self.selector.close()
-        if self.listening is not None:
-            self.listening.close()
+        for sock in (self.listening, self.reserved):
+            if sock is not None:
+                sock.close()
         for process in self.ranks.values():
             process.log.close()
         siblings = [process.pipe for process in self.ranks.values() if process.pipe >= 0]

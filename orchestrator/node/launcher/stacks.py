@@ -6,13 +6,18 @@ import faulthandler
 import os
 import re
 import signal
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.node.system.processes import descendants, parent_of, state_of, status_of, variable_of
 from orchestrator.protocol.reading import open_own, read_part
 
-STACK_SIGNAL = signal.SIGRTMIN + 7  # the signal has no default use; SIGUSR1 and SIGUSR2 belong to schedulers and users
+# The signal has no default use. SIGUSR1 and SIGUSR2 belong to schedulers and users. macOS has no ranks.
+if sys.platform == "darwin":
+    STACK_SIGNAL = signal.SIGUSR1
+else:
+    STACK_SIGNAL = signal.SIGRTMIN + 7
 SETTLE_SECONDS = 1.0
 PATIENCE_SECONDS = 6.0  # seconds to wait for answers; the leader waits for 8 s
 _FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
@@ -20,7 +25,7 @@ _THREAD = re.compile(r"^(Current thread|Thread) .*most recent call first\):$", r
 _COLLECTIVE = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_to_all|broadcast|barrier|distributed_c10d|backward|\brecv\b|\bwait\b"
 )
-_OWN = "/orchestrator/node/launcher/rank/"  # own_store.py and patience.py wrap torch's functions
+_OWN = "/orchestrator/node/launcher/rank/"  # rendezvous.py and patience.py wrap torch's functions
 MAX_TEXT = 200_000
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import socket
 
-from orchestrator.node.server.outputs import baseline
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
+from orchestrator.node.server.working_folder import make
+from orchestrator.node.system.copying import is_cloned
 from orchestrator.node.system.hashing import digest_of
-from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.files import write_atomic
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import open_own, opened
@@ -71,22 +69,12 @@ def unpack(request: Request, payload: bytes) -> Answer:
         offset += size
     if request.get("listing") is None:
         return {}, b""
-    target = at_user(request["code_dir"])
-    if os.path.isdir(target):
-        return {}, b""
-    partial = f"{target}.{socket.gethostname()}.{os.getpid()}.tmp"
-    os.makedirs(partial, mode=0o700)
-    try:
+
+    def fill(partial: str) -> None:
         for path, (kind, content) in request["listing"].items():
             _write_entry(folder, partial, path, kind, content)
-        found = baseline(partial)
-        os.rename(partial, target)
-        write_baseline(target, found)
-    except OSError:
-        if not os.path.isdir(target):  # if nodes share the folder, another node has made the copy
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+
+    make(at_user(request["code_dir"]), fill)
     return {}, b""
 
 
@@ -105,5 +93,5 @@ def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -
         mode = 0o700 if kind == "x" else 0o600  # the same permission to execute as on the submitting machine
         new = open_own(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(new, "wb") as copy, opened(f"{folder}/{_safe(content)}") as kept:
-            if digest_of(kept, copy) != content:
+            if digest_of(kept, None if is_cloned(kept, copy) else copy) != content:
                 raise RefusedError(f"{folder}/{content} has changed: its contents do not match the sha256 in its name")

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.node.system.gpus.devices import used_by_others
 from orchestrator.node.system.gpus.nvidia_smi import output
-from orchestrator.node.system.gpus.nvml import look
+from orchestrator.node.system.gpus.nvml import look, nvml_problem
 from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 from orchestrator.node.system.kernel_files import read_text
 from orchestrator.node.system.logind import applies_at_logout
@@ -60,6 +60,7 @@ def examine_gpus(request: Request, _: bytes) -> Answer:
     limits = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return {
         **dataclasses.asdict(inventory),
+        "nvml_problem": nvml_problem(),
         "used": used_by_others() if inventory.gpus else {},
         "topology": output("topo", "-m") if inventory.gpus else "",
         "hcas": _hcas(HCAS),

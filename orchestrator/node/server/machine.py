@@ -13,7 +13,7 @@ import sys
 import time
 
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
-from orchestrator.node.system.gpus.devices import gpus, machine_devices
+from orchestrator.node.system.gpus.devices import gpu_facts, gpus
 from orchestrator.node.system.host import addresses, cores, interface_problem, lacks_tls, memory
 from orchestrator.node.system.logind import applies_at_logout
 from orchestrator.node.system.private import make_private, remedy, users_umask, why_unsafe
@@ -22,7 +22,6 @@ from orchestrator.protocol.cancelling import record_cancel
 from orchestrator.protocol.files import PRIVATE, remove_tree, write_atomic, write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import node_folder
-from orchestrator.protocol.places.devices import VISIBLE
 from orchestrator.protocol.reading import MOST_RECORD, open_own, read_json, read_regular
 from orchestrator.protocol.task import NodeTask, at_home
 
@@ -70,7 +69,7 @@ def hello(request: Request, _: bytes) -> Answer:
         "host": socket.gethostname(), "python": ".".join(map(str, sys.version_info[:3])), "path": sys.executable,
         "uid": os.getuid(),
         "home": at_user("~"), "workdir": workdir, "cores": cores(), "gpus": gpus(),
-        "devices": [each._asdict() for each in machine_devices()], "visible": os.environ.get(VISIBLE),
+        **gpu_facts(),
         "addresses": addresses(),
         "ends_processes": applies_at_logout("KillUserProcesses", default=False),
         "lacks_tls": lacks_tls(), "interface": interface_problem(request.get("interface")), "time": time.time(),

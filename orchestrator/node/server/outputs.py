@@ -12,12 +12,11 @@ from typing import Callable
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.code_baseline import Baseline, read_baseline
-from orchestrator.protocol.layout import container_view, is_own_file, is_own_file_of_sweep, is_run_folder, output_folder
+from orchestrator.protocol.layout import container_view, is_own_file, is_run_folder, output_folder
 from orchestrator.protocol.outputs import (
     ABOVE,
     ABOVE_IN_CONTAINER,
     BESIDE,
-    BESIDE_ALL,
     CHECKPOINTS,
     CODE,
     IN_CONTAINER,
@@ -83,7 +82,7 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
         known[CHECKPOINTS] = found.roots[CHECKPOINTS] = checkpoints
         since = 0 if _is_within(checkpoints, run_dir) else made
         _add(found, CHECKPOINTS, _Walk(checkpoints, None, checkpoints, run_dir), {}, since)
-    for root, folder, is_orchs in _around(run_dir, code_dir, made, here=here):
+    for root, folder, is_orchs in _around(run_dir, made, here=here):
         # Orch created a folder at this path, so a link was put there by the program.
         if root in (IN_CONTAINER, ABOVE_IN_CONTAINER) and os.path.islink(folder):
             found.passed_over.append(folder)
@@ -94,7 +93,7 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
     return found
 
 
-def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[tuple[str, str, Callable[[str], bool]]]:
+def _around(run_dir: str, made: int, *, here: bool) -> Iterator[tuple[str, str, Callable[[str], bool]]]:
     """Yield (name, path, test for orch's own files) for each folder beside or above the working folder in which a
     program may have written files. Containers have separate folders for this.
     """
@@ -105,8 +104,6 @@ def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[t
         return is_own_file(path, here=here)
 
     yield BESIDE, run_dir, is_own
-    if os.path.islink(code_dir):  # a link, because the points of a sweep share one copy of the code
-        yield BESIDE_ALL, os.path.dirname(os.path.realpath(code_dir)), is_own_file_of_sweep
     if made:  # without the time of the run's beginning, nothing shows which files are newer
         yield ABOVE, above, lambda path: is_run_folder(path.partition("/")[0])
     if os.path.isdir(view):

@@ -7,10 +7,11 @@ import fcntl
 import os
 import socket
 import struct
+import sys
 from dataclasses import replace
 
 from orchestrator.node.system.kernel_files import read_text
-from orchestrator.protocol.places.devices import GIVEN, VISIBLE, given
+from orchestrator.protocol.places.devices import GIVEN, VISIBLE, given, shown
 from orchestrator.protocol.reading import names_in
 from orchestrator.protocol.task import NodeTask
 
@@ -21,6 +22,8 @@ NOT_BETWEEN_NODES = "^lo,docker,br-,virbr,veth,cni,flannel,cali,tailscale,wg,zt"
 
 def cores() -> int:
     """Return the number of cores that this process may use."""
+    if sys.platform == "darwin":
+        return os.cpu_count() or 1
     return len(os.sched_getaffinity(0))
 
 
@@ -37,7 +40,8 @@ def gpus_of(task: NodeTask) -> int:
 
 
 def with_given_gpus(task: NodeTask) -> NodeTask:
-    """Return the task with one more variable, which lists the GPUs of this machine that the ranks may use.
+    """Return the task with one more variable, which lists the GPUs of this machine that the ranks may use. If the run
+    has reserved GPUs, only these are visible to all its processes, also to set-up lines and to a container's engine.
 
     If this machine has no GPUs, the task is returned unchanged.
     """
@@ -45,8 +49,9 @@ def with_given_gpus(task: NodeTask) -> NodeTask:
 
     if not (devices := machine_devices()):
         return task
-    visible = task.env.get(VISIBLE, os.environ.get(VISIBLE)) if task.uses_gpus else ""
-    return replace(task, env={**task.env, GIVEN: given(visible, devices)})
+    env = {**task.env, **shown(task.reserved)}
+    visible = env.get(VISIBLE, os.environ.get(VISIBLE)) if task.uses_gpus else ""
+    return replace(task, env={**env, GIVEN: given(visible, devices)})
 
 
 def nproc_here(task: NodeTask) -> int:

@@ -5,6 +5,7 @@ limit.
 from __future__ import annotations
 
 import resource
+import sys
 
 OWN = 192  # the number of open files besides the connections to nodes, such as logs and pipes
 
@@ -29,5 +30,5 @@ def allow_connections(least: int, most: int) -> None:
 
 def restore_limit(pid: int) -> None:
     """Reset a child process's limit on open files to the limit with which this process was started."""
-    if resource.getrlimit(resource.RLIMIT_NOFILE) != _at_start:
+    if sys.platform != "darwin" and resource.getrlimit(resource.RLIMIT_NOFILE) != _at_start:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, _at_start)

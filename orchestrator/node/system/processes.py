@@ -8,6 +8,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ MARK = "ORCH_MARK"
 
 @dataclass(frozen=True)
 class Process:
-    """A process, identified by its pid together with its start time in clock ticks since the boot."""
+    """A process, identified by its pid together with its start time. The start time is in clock ticks since the boot,
+    on macOS in milliseconds since 1970.
+    """
 
     pid: int
     started: int
@@ -35,6 +38,10 @@ def mark(run_id: str, node_rank: int) -> str:
 
 def identify(pid: int) -> Process | None:
     """Return the running process with this pid, or None if it does not exist or is a zombie."""
+    if sys.platform == "darwin":
+        from orchestrator.node.system.macos import start_of
+
+        return Process(pid, *found) if (found := start_of(pid)) else None
     name, fields = _stat(pid)
     return Process(pid, int(fields[19]), name) if fields and fields[0] not in "ZX" else None
 
@@ -69,7 +76,13 @@ def owner_of(pid: int) -> int | None:
         return None
 
 
-STOPPED = ("T", "t")  # the states of a process that a signal or a debugger has stopped
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal or a debugger has stopped a process."""
+    if sys.platform == "darwin":
+        from orchestrator.node.system import macos
+
+        return macos.is_stopped(pid)
+    return state_of(pid) in ("T", "t")
 
 
 def state_of(pid: int) -> str:
@@ -98,6 +111,8 @@ class Marked:
 
 def marked_processes() -> Iterator[Marked]:
     """Yield all running processes that have the mark of any run and that this user can inspect, except this process."""
+    if sys.platform == "darwin":  # where no run has processes
+        return
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -151,6 +166,12 @@ def send_signal(process: Process, number: int) -> bool:
     """Signal a process through a pidfd, so that no newer process with its pid gets the signal. Return False if the
     process has ended.
     """
+    if sys.platform == "darwin":  # which has no pidfd
+        with contextlib.suppress(ProcessLookupError):
+            if is_alive(process):
+                os.kill(process.pid, number)
+                return True
+        return False
     try:
         descriptor = os.pidfd_open(process.pid)
     except (ProcessLookupError, OSError):
@@ -170,6 +191,11 @@ def wait_gone(processes: list[Process], timeout: float) -> list[Process]:
 
     The kernel reports each end through a pidfd, so no polling is needed.
     """
+    if sys.platform == "darwin":
+        from orchestrator.node.system import macos
+
+        macos.wait_gone([process.pid for process in processes if is_alive(process)], timeout)
+        return [process for process in processes if is_alive(process)]
     poller, descriptors = select.poll(), {}
     for process in processes:
         try:

@@ -39,6 +39,24 @@ def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket
     raise OSError(f"all of the agents' rendezvous ports are taken{by}: {', '.join(map(str, ports))}")
 
 
+def reserve(addr: str) -> socket.socket:
+    """Return a socket that is bound to a free port at this address and does not listen. The kernel gives the port to no
+    other program, but a program that sets SO_REUSEADDR, as torch does, can listen there. Raises OSError if there is no
+    free port.
+    """
+    family, is_dual = _family(addr)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_dual)
+        sock.bind((addr, 0))
+    except OSError as error:
+        sock.close()
+        raise OSError(f"no port can be opened at {addr or 'any address'}: {error.strerror or error}") from error
+    return sock
+
+
 def port_of(socks: list[socket.socket]) -> int:
     """Return the port that all sockets share, or 0 if there are no sockets."""
     return int(socks[0].getsockname()[1]) if socks else 0
@@ -53,6 +71,11 @@ def padding_lost(why: str) -> str:
 
 
 def _listening(addr: str, port: int) -> socket.socket:
-    is_dual = addr == ANYWHERE and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if is_dual or ":" in addr else socket.AF_INET
+    family, is_dual = _family(addr)
     return socket.create_server((addr, port), family=family, backlog=BACKLOG, dualstack_ipv6=is_dual)
+
+
+def _family(addr: str) -> tuple[socket.AddressFamily, bool]:
+    """Return the family of an address, and whether a socket there also accepts connections of IPv4."""
+    is_dual = addr == ANYWHERE and socket.has_dualstack_ipv6()
+    return socket.AF_INET6 if is_dual or ":" in addr else socket.AF_INET, is_dual

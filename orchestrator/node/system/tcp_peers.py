@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import sys
 
-from orchestrator.node.system.abstract_sockets import ask_kernel
 from orchestrator.node.system.kernel_files import read_text
 from orchestrator.node.system.private import user_name
 
@@ -27,6 +27,10 @@ def owner_of_peer(connection: socket.socket) -> int | None:
     the kernel does not answer such requests.
     """
     try:
+        if sys.platform == "darwin":
+            from orchestrator.node.system import macos
+
+            return os.geteuid() if macos.is_own_peer(connection) else None
         own, peer = connection.getsockname(), connection.getpeername()
         return _owner(connection.family, peer[:2], own[:2])
     except OSError:
@@ -62,6 +66,13 @@ def _address(text: str) -> str:
 
 def is_open(connection: socket.socket) -> bool:
     """Return whether both ends of the connection are still open."""
+    if sys.platform == "darwin":
+        try:
+            return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
     return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED
 
 
@@ -74,6 +85,8 @@ def can_tell_owners() -> bool:
 
 
 def _owner(family: int, here: tuple[str, int], there: tuple[str, int]) -> int | None:
+    from orchestrator.node.system.abstract_sockets import ask_kernel
+
     ends = struct.pack(
         ENDS, socket.htons(here[1]), socket.htons(there[1]), _packed(family, here[0]), _packed(family, there[0]),
         0, ANY_COOKIE, ANY_COOKIE,

@@ -91,6 +91,8 @@ def settings_of(options: Mapping[str, str], config: Mapping[str, Any], place: st
     if single := _is_single(found, kind, config):
         found["num_processes"] = found["num_machines"] = None
     nodes, total = _number(found, "num_machines", place), _number(found, "num_processes", place)
+    if total and total % (nodes or 1):
+        raise UsageError(f"--num_processes {total} is not the same number on each of {nodes} machines")
     env, taken = _variables(found, kind, config, options)
     left = sorted(name for name, value in found.items() if name not in taken | _READ_HERE and _is_set(value))
     ours = [name for name in left if name in _OF_ORCH and config]

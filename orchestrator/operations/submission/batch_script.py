@@ -1,47 +1,38 @@
-"""Parses a batch or shell script. Returns its #SBATCH lines, the commands that set up the environment, and one
-launch line.
+"""Converts a batch or shell script of a small, closed grammar into a launch line, and refuses every other script.
 
-This module has no side effects.
+docs/from-sbatch.md describes the grammar. The values of variables are those that the file itself or its #SBATCH lines
+decide. A value that only a shell in the job could tell may stand where orch sets the value itself, such as the
+rendezvous, and is refused in all other places.
 """
 
 from __future__ import annotations
 
-import posixpath
+import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from pathlib import PurePosixPath
 from typing import Final
 
 from orchestrator.errors import UsageError
-from orchestrator.operations.submission.launch_line import Pasted, read_allocation, read_command, words
+from orchestrator.operations.submission.launch_line import Pasted, is_launcher, read_words, srun_options, words
 from orchestrator.operations.submission.launcher_files import LauncherFiles
-from orchestrator.operations.submission.shell_lines import Command, commands_of
+from orchestrator.operations.submission.shell_words import Command, Part, commands_of
+from orchestrator.specs.batch_header import NotConvertibleError, header_of, refused
 from orchestrator.specs.environment import set_by_orch
-from orchestrator.specs.wrappers import ASSIGNMENT, program_of
+from orchestrator.specs.launchers import SHELLS
+from orchestrator.specs.wrappers import program_of
 
-_PROGRAMS: Final = words("srun torchrun accelerate accelerate-launch deepspeed")
-_PYTHON: Final = re.compile(r"python(\d+(\.\d+)*)?")
-_SETUP: Final = words("module ml source . conda mamba micromamba eval ulimit spack")
-_IGNORED: Final = words(
-    "set echo date hostname mkdir nvidia-smi pwd sleep wait exit scontrol true env printenv trap cat ls disown done fi "
-    "esac which }"
-)
-_KEYWORDS: Final = re.compile(r"^(?:(?:then|do|else|\{|!|if|while|until)(?:\s+|$)|\(\s*)+")
-# Quoted text is matched first and a single quote last. No text matches in two ways, so the search ends soon.
-_PIECE: Final = r"""\"[^\"]*\"|'[^']*'|[^\s|;&<>"']|\"(?![^\"]*\")|'(?![^']*')"""
-_WORD: Final = rf"(?:{_PIECE})+"
-_REDIRECTIONS: Final = re.compile(rf"\s*(\|&?\s*tee\b[^|;]*|[12&]?>>?\s*&?{_WORD}|<\s*{_WORD}|[2&]>&1|&|;|\))\s*$")
-MOST_REDIRECTIONS: Final = 8
-_ALL_ARGUMENTS: Final = re.compile(r"""(?<=\s)"?\$(?:[@*]|\{[@*](?::\d+)?\})"?(?=\s|$)""")
-_OWN_FOLDER: Final = re.compile(r"""\$\(\s*dirname\s+(["']?)(?:\$0|\$\{0\}|\$\{?BASH_SOURCE(?:\[0\])?\}?)\1\s*\)""")
-_DEFAULT: Final = re.compile(r"\$\{\w+:?-([^${}]*)\}")
-_VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
-_RUN_BY_SHELL: Final = r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`"
-_SUBSTITUTION: Final = re.compile(_RUN_BY_SHELL)
-_ASSIGNMENT: Final = re.compile(rf"([A-Za-z_]\w*)=((?:{_RUN_BY_SHELL}|{_PIECE})*)\s+")
+_PRINTS: Final = words("echo printf date hostname pwd nvidia-smi printenv which true : sleep cat ls")
+_SETUP: Final = words("module ml source . conda mamba micromamba eval ulimit umask spack unset mkdir")
+_SETS: Final = re.compile(r"set|[-+][euxo]+|pipefail|errexit|nounset|xtrace")
+_HOOK: Final = re.compile(r'"?\$\((?:conda|mamba|micromamba) [^()`]*\)"?')
 _CONDA_HOOK: Final = 'eval "$(conda shell.bash hook)"'
-_OF_ARRAY: Final = re.compile(r"\s(--[\w-]+)[= ]\"?\$\{?SLURM_ARRAY_TASK_ID\}?\"?(?=\s|$)")
+_MARKED: Final = re.compile("⟦([^⟧]*)⟧")  # encloses a part that only a shell in the job could tell
+_PATTERN: Final = re.compile(r"[*?]|\{[^{}]*(?:,|\.\.)[^{}]*\}|^~")
+# Each node's shell has the same value of these variables, unless the file assigns another one.
+_OF_THE_JOB: Final = re.compile(r"\$\{?((?!SLURM_)[A-Za-z_]\w*|SLURM_JOB_?ID)\}?")
 
 
 class NoTrainingError(UsageError):
@@ -52,150 +43,178 @@ class NoTrainingError(UsageError):
 class _Script:
     """The parts of a script, collected while its commands are read in order."""
 
-    folder: str  # the script's folder, as the user named it
-    options: list[str] = field(default_factory=list)
+    files: LauncherFiles
+    variables: dict[str, str]
     setup: list[str] = field(default_factory=list)
-    variables: dict[str, str] = field(default_factory=dict)
     exported: dict[str, str] = field(default_factory=dict)
+    prints: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    launch: str = ""
+    launch: list[str] = field(default_factory=list)
+    line: int = 0  # of the launch line
 
 
-def read_script(text: str, name: str = "", files: LauncherFiles | None = None) -> Pasted:
-    """Parse the script called `name`.
+def read_script(text: str, files: LauncherFiles) -> Pasted:
+    """Return the launch line of a script.
 
-    Raises NoTrainingError if no line of the script starts a training program, and UsageError if a quote is not closed.
+    Raises NoTrainingError if no line of the script starts a training program, and NotConvertibleError, with the line,
+    if the script is not in the grammar.
     """
-    script = _Script(posixpath.dirname(name) or ".")
+    header = header_of(text)
+    options = header.for_conversion() if header.options else None
+    script = _Script(files, header.variables())
     for command in commands_of(text):
-        _read(command, script)
+        try:
+            _read(command, script)
+        except UsageError as error:
+            raise error if isinstance(error, NotConvertibleError) else refused(command.line, error.message) from None
     if not script.launch:
         hint = "it needs a line that begins with srun, torchrun, accelerate, deepspeed or python"
         raise NoTrainingError("the script starts no training that can be read", hint)
-    line = _without_array(script.launch, script.options, script.notes)
-    pasted = read_command(line, files)
-    pasted.env = {**script.exported, **pasted.env}
-    pasted.setup, pasted.notes = [*script.setup, *pasted.setup], [*script.notes, *pasted.notes]
-    if script.options:
-        read_allocation(script.options, pasted)
+    try:
+        pasted = read_words(script.launch, files, options)
+    except UsageError as error:
+        raise refused(script.line, _MARKED.sub(r"\1", error.message), error.hint) from None
+    kept = [*pasted.args, *pasted.env.values(), pasted.target, pasted.python or "", *(pasted.slurm or {}).values()]
+    if found := _MARKED.search("\0".join(kept)):
+        raise refused(script.line, f"only a shell in the job could tell {found[1]}, and orch starts programs without")
+    pasted.env, pasted.setup = {**script.exported, **pasted.env}, [*script.setup, *pasted.setup]
+    if script.prints:
+        script.notes.append(f"lines that only print were left out: {', '.join(dict.fromkeys(script.prints))}")
+    pasted.notes = [*script.notes, *pasted.notes]
     return pasted
 
 
-def _read(command: Command, script: _Script) -> None:
-    if command.text.startswith("#SBATCH"):
-        script.options += _split(Command(command.line, command.text.removeprefix("#SBATCH")), comments=True)
-        return
-    text = _OWN_FOLDER.sub(script.folder, _KEYWORDS.sub("", command.text))
-    split = _split(Command(command.line, text))
+def _read(command: Command, script: _Script, *, inner: bool = False) -> None:
+    """Read one command, of the file itself or of the text of `srun bash -c TEXT` (`inner`)."""
+    parts, line = list(command.words), command.line
+    if parts and [part.text for part in parts[-1] if part.text] == ["$@"]:
+        parts.pop()  # sbatch and bash get these arguments on the command line, and so does orch submit
+        script.notes.append('"$@": give the arguments of the file to orch submit, after --')
+    split = [word for part in parts for word in _expanded(part, script)]
     program = program_of(split)
-    head = posixpath.basename(program[0]) if program else ""
-    if split[:1] in (["export"], ["declare"], ["typeset"]) or not program:
-        _assign(split, text, script)
-    elif head in ("cd", "pushd", "popd"):
-        note = f"'{text[:60]}' was left out: ranks start in a copy of the job file's folder (code.dir)"
-        script.notes.append(note)
-    elif head in _SETUP:
-        script.setup += [*_conda_hook(program, script.setup), text]
-    elif (head in _PROGRAMS or _PYTHON.fullmatch(head)) and not script.launch:
-        script.launch = _launch_line(text, script)
-    elif head not in _IGNORED:
-        script.notes.append(f"'{text[:60]}' was left out: a job starts one program, by one line")
+    head = _name(program)
+    step = program_of(srun_options(program[1:])[1]) if head == "srun" else program
+    name = _name(step)
+    if head == "cd" and command.source.endswith(("$SLURM_SUBMIT_DIR", '$SLURM_SUBMIT_DIR"')):
+        return  # the ranks start in the copy of this folder
+    if split[:1] == ["export"] or (split and not program and name != "env"):
+        _assign(command, script, exports=split[0] == "export")
+    elif head == "set" and all(map(_SETS.fullmatch, split)):
+        return
+    elif (name in _PRINTS or step[:2] == ["scontrol", "show"] or step[1:] == ["--version"]) and not command.writes:
+        script.prints.append(str(line))
+    elif head in ("exit", "wait") and script.launch:
+        return
+    elif head == "srun" and (name in SHELLS or name.endswith(".sh")) and not inner:
+        _through_shell(step, split[: len(split) - len(step)], command, script)
+    elif is_launcher(step[0] if step else "") or (head == "srun" and name not in _SETUP):
+        if script.launch:
+            raise refused(line, f"it starts a second program, after line {script.line}: a job starts one")
+        script.launch, script.line = split, line
+    elif script.launch:
+        raise refused(line, f"'{command.source[:60]}' would run after the program, and a job starts one program")
+    elif name in _SETUP and not command.writes:
+        _set_up(step, command, script, by_srun=head == "srun")
+    else:
+        raise refused(line, f"'{command.source[:60]}' is neither a plain set-up command nor a launch line")
 
 
-def _split(command: Command, *, comments: bool = False) -> list[str]:
-    """Return a command's words. A `$(...)` is not split."""
-    if "\x01" in command.text:
-        raise UsageError(f"line {command.line} contains the control character \\x01", "remove the character")
-    inner = list[str]()
-
-    def hide(found: re.Match[str]) -> str:
-        inner.append(found[0])
-        return f"\x01{len(inner) - 1}\x02"
-
-    try:
-        split = shlex.split(_SUBSTITUTION.sub(hide, command.text), comments=comments)
-    except ValueError as error:
-        raise UsageError(f"line {command.line}: {str(error).lower()}", "check the quotes of the line") from None
-    return [re.sub(r"\x01(\d{1,6})\x02", lambda found: inner[int(found[1])], word) for word in split]
+def _name(program: Sequence[str]) -> str:
+    return (PurePosixPath(program[0]).name or program[0]) if program else ""
 
 
-def _assign(split: list[str], text: str, script: _Script) -> None:
-    """Record the assignments in a command.
-
-    Exported variables become variables of the job. If only a shell can compute the value, the command becomes a set-up
-    line.
-    """
-    is_exported = split[:1] == ["export"] or "-x" in split[:2]
-    for word in split:
-        found = ASSIGNMENT.fullmatch(word)
-        if found is None or set_by_orch(found[1]):  # orch sets MASTER_ADDR and similar variables
-            continue
-        value = _filled_in(found[2], script.variables)
-        if not re.search(r"[$`]", value):
-            script.variables[found[1]] = value
-            if is_exported:
-                script.exported[found[1]] = value
-        elif is_exported and text not in script.setup:
-            script.setup.append(text)
-
-
-def _filled_in(text: str, variables: dict[str, str]) -> str:
-    """Return a text in which the script's own variables and the defaults of `${NAME:-default}` are substituted."""
-    text = _DEFAULT.sub(lambda found: found[1], text)
-    return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), text)
-
-
-def _conda_hook(program: list[str], setup: list[str]) -> list[str]:
-    """Return the line that defines conda's shell function; empty if `program` is not conda or if the script has such
-    a line.
-    """
-    activates = program[0] in ("conda", "mamba") and program[1:2] == ["activate"]
-    return [_CONDA_HOOK] if activates and not any("conda" in line for line in setup) else []
-
-
-def _launch_line(line: str, script: _Script) -> str:
-    """Return a launch line without redirections, and with the script's variables substituted.
-
-    Assignments in front of the program that need a shell become set-up lines.
-    """
-    for _ in range(MOST_REDIRECTIONS):
-        line = _REDIRECTIONS.sub("", line)
-    line = _filled_in(_ALL_ARGUMENTS.sub("", f"{line} "), script.variables).strip()
-    while found := _ASSIGNMENT.match(line):
-        value = found[2]
-        if not re.search(r"[$`]", value):
-            break
-        script.setup.append(f"export {found[1]}={value}")
-        line = line[found.end() :]
-    # In `srun bash -c "torchrun ..."` the inner line is the launch line.
-    if inner := re.fullmatch(r"(srun .*?)\s*(?:bash|sh) -l?c (['\"])(.*)\2", line):
-        script.notes.append("the shell between srun and the program was left out")
-        line = f"{inner[1]} {inner[3]}"
-    return line
-
-
-def _without_array(line: str, options: list[str], notes: list[str]) -> str:
-    """Remove options with the value $SLURM_ARRAY_TASK_ID from a launch line, and add a note about each."""
-    array = next(
-        (
-            re.fullmatch(r"(?:--array=|-a)?([0-9]+-[0-9]+|[0-9]+(?:,[0-9]+)*)(?:%\d+)?", word)
-            for word in _array_words(options)
-        ),
-        None,
-    )
-    values = array[1].replace("-", "..") if array else "VALUES"
-    for option in dict.fromkeys(_OF_ARRAY.findall(line)):
-        notes.append(
-            f"'{option} $SLURM_ARRAY_TASK_ID' was left out: orch submit JOB --sweep {option}={values} starts a run for "
-            "each value"
+def _set_up(step: list[str], command: Command, script: _Script, *, by_srun: bool) -> None:
+    included = step[1] if step[0] in ("source", ".") and len(step) > 1 else "/"
+    if not re.match(r"[/~⟦]", included) and not os.path.exists(script.files.cwd / included):
+        raise refused(
+            command.line, f"{included}: there is no such file in this folder", "start orch init in its folder"
         )
-    return _OF_ARRAY.sub("", line)
+    if step[:2] in (["conda", "activate"], ["mamba", "activate"]) and not any("conda" in s for s in script.setup):
+        script.setup.append(_CONDA_HOOK)
+    source = shlex.join(step) if by_srun else command.source
+    script.setup.append(_for_each_node(source, command.words, step, command.line, script))
 
 
-def _array_words(options: list[str]) -> list[str]:
-    """Return the values of the option `--array` in the #SBATCH lines, such as `0-9`."""
-    return [
-        following if word in ("--array", "-a") else word
-        for word, following in pairwise([*options, ""])
-        if word.startswith(("--array", "-a"))
-    ]
+def _through_shell(step: list[str], before: Sequence[str], command: Command, script: _Script) -> None:
+    """Read the commands of `srun bash -c TEXT` or of a script beside the file, which knows the exported variables."""
+    named = step[-1] if step[-1].endswith(".sh") and len(step) == 1 + (_name(step) in SHELLS) else ""
+    if not named and (len(step) != 3 or not re.fullmatch(r"-[elux]*c", step[1])):
+        raise refused(command.line, f"'{shlex.join(step)[:60]}' is not converted")
+    text = script.files.script(named) if named else step[2]
+    if text is None:
+        raise refused(command.line, f"{named}: there is no such file in this folder", "start orch init in its folder")
+    known, had, setup = script.variables, script.launch, len(script.setup)
+    script.variables = {name: value for name, value in known.items() if name in script.exported or "SLURM_" in name}
+    script.launch = []
+    try:
+        for each in commands_of(text, 1 if named else command.line):
+            _read(each, script, inner=True)
+    except UsageError as error:
+        raise refused(command.line, f"{named}, {error.message}" if named else error.message, error.hint) from None
+    script.variables = known
+    if had and (script.launch or len(script.setup) > setup):
+        raise refused(command.line, f"it starts a second program, after line {script.line}: a job starts one")
+    script.launch = had or ([*before, *script.launch] if script.launch else [])
+
+
+def _assign(command: Command, script: _Script, *, exports: bool) -> None:
+    """Record the assignments in a command. Exported variables become variables of the job. If only a shell can compute
+    the value, and each node's shell computes the same value, the command becomes a set-up line.
+    """
+    for word in command.words[exports:]:
+        found = re.match(r"([A-Za-z_]\w*)=", word[0].text if word[0].kind == "text" else "")
+        name = found[1] if found else word[0].text
+        if found:
+            rest = (Part("text", word[0].text[found.end() :], word[0].quoted), *word[1:])
+            script.variables[name] = "".join(_expanded(rest, script, splits=False))
+            if rest[-1].kind == "array":
+                items = [each for c in commands_of(rest[-1].text) for w in c.words for each in _expanded(w, script)]
+                if not re.search(r"\s|⟦", "".join(items)):
+                    script.variables[f"{name}[@]"] = script.variables[f"{name}[*]"] = " ".join(items)
+        value = script.variables.get(name)
+        if value is None:
+            raise refused(command.line, f"'{command.source[:60]}' is not converted")
+        if set_by_orch(name) or name == "SRUN_CPUS_PER_TASK" or not (exports or name in script.exported):
+            continue
+        if name.startswith(("SLURM_", "SRUN_", "SBATCH_")):
+            raise refused(command.line, f"the export of {name} is not converted")
+        script.exported[name] = value
+        if _MARKED.search(value):
+            del script.exported[name]
+            text = _for_each_node(command.source, [*command.words], ["⟦"], command.line, script)
+            script.setup += [] if text in script.setup else [text]
+
+
+def _for_each_node(source: str, parts: Sequence[tuple[Part, ...]], split: list[str], line: int, script: _Script) -> str:
+    """Return the line of a shell that does the same on each node. Raises NotConvertibleError if the nodes would get
+    different values, or values that no longer have a meaning.
+    """
+    replaced = [part.text for word in parts for part in word if part.kind != "text"]
+    if not any("⟦" in word for word in split):
+        return shlex.join(split) if replaced else source
+    for text in replaced:
+        name = _OF_THE_JOB.fullmatch(text)
+        own = name and name[1] in script.variables and not re.search(rf"\b{name[1]}=", source)
+        if not _HOOK.fullmatch(text) and (name is None or own):
+            raise refused(line, f"only a shell on the first node could tell {text}, and each node would get its own")
+    return source
+
+
+def _expanded(word: tuple[Part, ...], script: _Script, *, splits: bool = True) -> list[str]:
+    """Return the words that a shell makes of a word. Parts that only a shell in the job could tell are marked."""
+    found = [""]
+    for part in word:
+        value = f"⟦{part.text.strip('⟦⟧')}⟧"
+        if part.kind == "text" and (part.quoted or not splits or not _PATTERN.search(part.text)):
+            found[-1] += part.text
+            continue
+        if part.kind == "variable":
+            named, _, default = part.text.removeprefix("$").strip("{}").partition(":-")
+            value = script.variables.get(named) or (default and script.files.environ.get(named, default)) or value
+        elif product := re.fullmatch(r"\$\(\(\s*\$?\{?(\w+)\}?\s*\*\s*\$?\{?(\w+)\}?\s*\)\)", part.text):
+            known = [script.variables.get(each, each) for each in product.groups()]
+            value = str(int(known[0]) * int(known[1])) if all(re.fullmatch(r"\d{1,9}", k) for k in known) else value
+        is_one = part.quoted and not part.text.endswith("[@]}")
+        pieces = [value] if is_one or not splits or "⟦" in value else re.split(r"[ \t\n]+", value)
+        found = [*found[:-1], found[-1] + pieces[0], *pieces[1:]]
+    return [each for each in found if each or any(part.quoted for part in word)]

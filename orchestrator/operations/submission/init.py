@@ -14,9 +14,8 @@ from pydantic import ValidationError
 
 from orchestrator.errors import UsageError
 from orchestrator.operations.submission.batch_script import read_script
-from orchestrator.operations.submission.launch_line import Pasted, job_of, read_command, words
+from orchestrator.operations.submission.launch_line import Pasted, job_of, read_command
 from orchestrator.operations.submission.launcher_files import LauncherFiles
-from orchestrator.operations.submission.shell_lines import MOST_CHARACTERS
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.quantities import duration
 from orchestrator.specs.border import valid
@@ -24,7 +23,7 @@ from orchestrator.specs.documents.lookup import SHELL_SUFFIXES
 from orchestrator.specs.here import submitter_of
 from orchestrator.specs.launchers import launcher_in
 from orchestrator.specs.profile import SshProfile
-from orchestrator.specs.sbatch_options import FIELDS, OPTIONS, OURS, gpus_in, seconds_in
+from orchestrator.specs.sbatch_options import OPTIONS, gpus_in, seconds_in
 from orchestrator.specs.units import size
 
 _SAFE = re.compile(r"-{0,2}[A-Za-z0-9_./][A-Za-z0-9_./+=@%^~-]*")
@@ -34,10 +33,6 @@ _NOT_TEXT = re.compile(
     r"|0[xo][0-9a-f_]+|[-+]?\.(inf|nan)|[0-9]{4}-[0-9-]+.*|-+|\.+|0b[01_]+"
 )
 _ACTIVATES = re.compile(r"\bactivate\b|^(module|ml|spack) ")
-
-
-MOST_BYTES: Final = MOST_CHARACTERS
-"""The maximum size in bytes of a script that is read."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +136,11 @@ def job_from_command(command: str, name: str | None = None) -> Draft:
     return _draft(pasted, name)
 
 
-def job_from_script(text: str, name: str | None = None, script: str = "") -> Draft:
-    """Return the draft for the text of a batch or shell script. Its #SBATCH lines become settings of the profile."""
-    return _draft(read_script(text, script, LauncherFiles(Path.cwd(), os.environ)), name)
+def job_from_script(text: str, name: str | None = None, folder: Path | None = None) -> Draft:
+    """Return the draft for the text of a batch or shell script in `folder`. Its #SBATCH lines become settings of the
+    profile. Raises UsageError if the script can't be converted exactly.
+    """
+    return _draft(read_script(text, LauncherFiles(folder or Path.cwd(), os.environ)), name)
 
 
 def script_in(command: Sequence[str]) -> str | None:
@@ -182,7 +179,7 @@ def _job(pasted: Pasted, name: str | None) -> str:
     if pasted.launcher:
         lines.append(f"# Was started by {pasted.launcher}; the numbers of nodes and ranks are the profile's.")
     for key, value in job_of(pasted, name).items():
-        lines += _entry(key, value, number_is_text=key == "env")
+        lines += _entry(key, value, number_is_text=key in ("env", "retry"))
     return _lines(*lines)
 
 
@@ -195,13 +192,6 @@ def _entry(key: str, value: Any, *, number_is_text: bool) -> list[str]:
 
 
 _SLURM_TEXT: Final = ("partition", "account", "qos", "gres", "constraint", "exclude")
-# Options that orch or its job file sets, and options of srun that sbatch does not have.
-_SLURM_OWN: Final = words(
-    "nodes ntasks ntasks_per_node gpus_per_node cpus_per_task mem time job_name nodelist export mpi output error input "
-    "chdir label unbuffered kill_on_bad_exit wait pty overlap quiet verbose cpu_bind exact no_kill container_image "
-    "container_mounts container_workdir container_name no_container_mount_home container_mount_home "
-    "container_writable container_remap_root no_container_remap_root multi_prog jobid job_num_nodes"
-)
 
 
 def _implied_profile(pasted: Pasted, notes: list[str]) -> str | None:
@@ -215,7 +205,7 @@ def _implied_profile(pasted: Pasted, notes: list[str]) -> str | None:
     if pasted.setup:
         values["setup"] = pasted.setup
     if pasted.slurm is not None:
-        values |= {"kind": "slurm", "shared": True} | _slurm_values(pasted.slurm, notes)
+        values |= {"kind": "slurm", "shared": True} | _slurm_values(pasted.slurm)
     elif pasted.hosts:
         values |= {"kind": "ssh", "hosts": pasted.hosts}
     elif nodes > 1:
@@ -223,42 +213,44 @@ def _implied_profile(pasted: Pasted, notes: list[str]) -> str | None:
     return _lines(*(f"{key}: {_value(value)}".replace(": \n", ":\n") for key, value in values.items()))
 
 
-def _slurm_values(options: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
+def _slurm_values(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a profile for options of sbatch. Raises UsageError for a value that no field can have."""
     values: dict[str, Any] = {name: options[name] for name in _SLURM_TEXT if options.get(name)}
     for name in ("gpus_per_node", "cpus_per_task"):
         if text := options.get(name):
             if re.fullmatch(r"[1-9][0-9]{0,4}", text):
                 values[name] = int(text)
             elif name == "gpus_per_node" and re.fullmatch(r"[\w.-]+:[1-9][0-9]{0,4}", text):
-                values["gres"] = f"gpu:{text}"
+                values["gres"] = ",".join(filter(None, [options.get("gres"), f"gpu:{text}"]))
             else:
-                notes.append(f"--{name.replace('_', '-')} {text} was left out")
+                raise _not_read(name, text)
     if text := options.get("time"):
-        limit = seconds_in(text)
-        values |= {"time": f"{limit}s"} if limit is not None else {}
+        if (limit := seconds_in(text)) is None:
+            raise _not_read("time", text)
+        values["time"] = f"{limit}s"
     if text := options.get("mem"):
-        values |= _memory(text, notes)
+        values |= _memory(text)
     if "container_image" in options:
         values["runtime"] = "pyxis"
-    rest = {}
-    for name in sorted(options.keys() - _SLURM_OWN - set(_SLURM_TEXT)):
-        option = name.replace("_", "-")
-        if option in OPTIONS:
-            rest[option] = options[name] or True
-        elif option not in OURS and option not in FIELDS:
-            notes.append(f"--{option} {options[name]}".rstrip() + " was left out")
-    return values | ({"sbatch": rest} if rest else {})
+    names = {name.replace("_", "-"): value or True for name, value in options.items()}
+    rest = {name: names[name] for name in sorted(names) if name in OPTIONS and name != "mem"}
+    return values | ({"sbatch": {**values.pop("sbatch", {}), **rest}} if rest else {})
 
 
-def _memory(text: str, notes: list[str]) -> dict[str, Any]:
+def _not_read(name: str, text: str) -> UsageError:
+    return UsageError(
+        f"--{name.replace('_', '-')} {text} can't be read", "write a number that Slurm and orch both know"
+    )
+
+
+def _memory(text: str) -> dict[str, Any]:
     """Return the fields of a profile for a memory size of Slurm, in which a bare number is in megabytes. The size 0,
     which means all memory, becomes an option of sbatch.
     """
     try:
         return {"mem": f"{text}M" if text.isdecimal() else text} if size(text) else {"sbatch": {"mem": "0"}}
     except ValueError:
-        notes.append(f"--mem {text} was left out")
-        return {}
+        raise _not_read("mem", text) from None
 
 
 def _value(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
@@ -14,6 +14,7 @@ from orchestrator.errors import UsageError
 from orchestrator.operations.submission.accelerate_settings import settings_of
 from orchestrator.operations.submission.deepspeed_hosts import DeepspeedHosts, hosts_of
 from orchestrator.operations.submission.launcher_files import LauncherFiles
+from orchestrator.specs.batch_header import SHORT, options_in
 from orchestrator.specs.environment import set_by_orch
 from orchestrator.specs.wrappers import ASSIGNMENT, Peeled, peel
 
@@ -47,13 +48,14 @@ _SRUN_FLAGS: Final = words(
     "container_mount_home container_remap_root no_container_remap_root container_readonly H hold spread_job "
     "use_min_nodes interactive"
 )
-_SBATCH_FLAGS: Final = _SRUN_FLAGS | words("requeue no_requeue parsable wait reboot ignore_pbs test_only get_user_env")
-_SRUN_SHORT: Final = {
-    "N": "nodes", "n": "ntasks", "G": "gpus", "c": "cpus_per_task", "p": "partition", "A": "account",
-    "q": "qos", "t": "time", "C": "constraint", "x": "exclude", "J": "job_name", "w": "nodelist",
-    "l": "label", "u": "unbuffered", "o": "output", "e": "error", "i": "input", "K": "kill_on_bad_exit",
-    "W": "wait", "D": "chdir", "d": "dependency", "L": "licenses", "m": "distribution", "B": "extra_node_info",
-}  # fmt: skip
+_SRUN_SHORT: Final = {**SHORT, "l": "label", "u": "unbuffered", "K": "kill_on_bad_exit"}
+# The options of srun that start no other ranks and pass no other settings to them.
+_SRUN_HARMLESS: Final = words(
+    "nodes ntasks ntasks_per_node cpus_per_task label unbuffered kill_on_bad_exit wait mpi cpu_bind exact exclusive "
+    "overlap quiet verbose output error mem mem_per_cpu gres gpus_per_node job_name export cpus_per_gpu "
+    "container_image container_mounts container_workdir container_name no_container_mount_home container_mount_home "
+    "container_writable container_remap_root no_container_remap_root container_readonly time"
+)
 
 # These launchers pass each rank its local rank by an option of the program, unless the line has --use_env or
 # --no_local_rank. torch before 2.0 wrote --local_rank; prepare() chooses the spelling that the program knows.
@@ -73,6 +75,8 @@ class Pasted:
     nodes: int | None = None
     nproc: int | str | None = None
     nproc_is_default: bool = False  # whether `nproc` is the launcher's default and not in the line
+    step: tuple[int | None, int | None] | None = None  # srun's numbers of nodes and of tasks on each; None without srun
+    header: Mapping[str, str] | None = None  # the options of the #SBATCH lines above the launch line, if there are any
     python: str | None = None
     program: str = ""  # the launcher or interpreter as it was typed
     slurm: dict[str, str] | None = None
@@ -99,6 +103,8 @@ def job_of(pasted: Pasted, name: str | None = None) -> dict[str, Any]:
     if pasted.env:
         job["env"] = dict(pasted.env)
     slurm = pasted.slurm or {}
+    if "no_requeue" in slurm:
+        job["retry"] = {"preempted": "0"}
     if image := slurm.get("container_image"):
         mounts = slurm.get("container_mounts")
         job["container"] = {"image": image, **({"mounts": mounts.split(",")} if mounts else {})}
@@ -122,13 +128,63 @@ def read_command(text: str, files: LauncherFiles | None = None) -> Pasted:
     return read_words(words, files)
 
 
-def read_words(words: Sequence[str], files: LauncherFiles | None = None) -> Pasted:
-    """Parse a launch line that a shell has already split. Raises UsageError if it starts no program."""
+def read_words(
+    words: Sequence[str], files: LauncherFiles | None = None, header: Mapping[str, str] | None = None
+) -> Pasted:
+    """Parse a launch line that a shell has already split, in a batch script with the options `header`.
+
+    Raises UsageError if the line starts no program, or not the same ranks on each of the job's nodes.
+    """
     if any("\0" in word for word in words):
         raise UsageError("the command contains a NUL byte, which can't be passed to a program")
-    pasted = Pasted(files=files)
+    pasted = Pasted(files=files, header=header)
     _program(list(words), pasted)
+    _settle(pasted)
     return pasted
+
+
+def is_launcher(word: str) -> bool:
+    """Return True if a word is a program that starts a training: a launcher, Python or a Python script."""
+    name = PurePosixPath(word).name
+    return name in _LAUNCHERS or name == "srun" or name.endswith(".py") or _PYTHON.fullmatch(name) is not None
+
+
+def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return (srun's options, the words after them)."""
+    return options_in(words, _SRUN_FLAGS, "srun", _SRUN_SHORT)
+
+
+def _settle(pasted: Pasted) -> None:
+    """Set the numbers of nodes and ranks. Raises UsageError if the parts of the line, and the header, contradict each
+    other: orch would start other ranks than the line does by itself.
+    """
+    header, launcher = pasted.header, pasted.launcher
+    if header is not None:
+        pasted.slurm = {**_for_one_task(header, _tasks_per_node(header)), **(pasted.slurm or {})}
+    if pasted.step is not None:
+        nodes, tasks = pasted.step[0] or 1, pasted.step[1] or 1
+        if launcher and tasks > 1:
+            hint = "write --ntasks-per-node=1"
+            raise UsageError(f"srun starts {launcher} {tasks} times on each node, and each starts all ranks", hint)
+        if launcher and (pasted.nodes or 1) != nodes:
+            said = f"{launcher} is started on {nodes} nodes, and its own options say {pasted.nodes or 1}"
+            raise UsageError(said, "give the same number to both")
+        pasted.nodes = nodes
+        if not launcher:
+            pasted.nproc, pasted.nproc_is_default = tasks, pasted.step[1] is None
+    elif header is not None:
+        nodes = int(header["nodes"])
+        if nodes > 1:
+            said = f"without srun it is started on the first node only, and the file asks for {nodes} nodes"
+            raise UsageError(said, "start it by srun; or let orch run the file as it is: orch submit FILE -p PROFILE")
+        if (pasted.nodes or 1) > 1:
+            raise UsageError(f"{launcher} waits for {pasted.nodes} nodes, and the file asks for one")
+        pasted.nodes, pasted.nproc = 1, pasted.nproc if launcher else 1
+    if header is not None and pasted.nproc == "auto":
+        pasted.nproc = _gpus_per_node(header)
+        if pasted.nproc is None:
+            raise UsageError(f"the file does not decide how many ranks {launcher} starts on each node",
+                             "give the number of ranks to the launcher, or the number of GPUs to #SBATCH")  # fmt: skip
 
 
 def _refuse_shell_syntax(line: str) -> None:
@@ -211,31 +267,6 @@ def _assign(name: str, value: str, pasted: Pasted) -> None:
         pasted.notes.append("CUDA_VISIBLE_DEVICES is kept as it is on every node")
 
 
-def _options(
-    words: list[str], flags: frozenset[str], launcher: str, short: dict[str, str] | None = None
-) -> tuple[dict[str, str], list[str]]:
-    """Return (a launcher's options at the start of `words`, the words after them). In the names of options, dashes
-    become underscores.
-    """
-    short = short or {}
-    found: dict[str, str] = {}
-    while words and words[0].startswith("-") and words[0] not in ("-", "--"):
-        word, words = words[0], words[1:]
-        name, equals, value = word.lstrip("-").partition("=")
-        if not word.startswith("--") and short and name[:1] in short and name[1:]:  # such as -N4, -pgpu
-            name, equals, value = name[0], "=", word[2:].removeprefix("=")
-        name = short.get(name, name).replace("-", "_")
-        if equals:
-            found[name] = value
-        elif name in flags:
-            found[name] = ""
-        elif words:
-            found[name], words = words[0], words[1:]
-        else:
-            raise UsageError(f"{launcher} {word}: its value is missing")
-    return found, words[1:] if words[:1] == ["--"] else words
-
-
 def _entry(words: list[str], options: dict[str, str], launcher: str, pasted: Pasted) -> None:
     """Parse the program after a launcher's options."""
     if not words:
@@ -250,48 +281,48 @@ def _entry(words: list[str], options: dict[str, str], launcher: str, pasted: Pas
         pasted.kind = "module" if {"m", "module"} & set(options) else "script"
 
 
-def _count(options: dict[str, str], name: str, pasted: Pasted) -> int | None:
-    """Return an option's number; None if the option is missing or if only a shell can compute it."""
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    """Return an option's number; None if the option is missing."""
     text = options.get(name)
     if text is None:
         return None
     if "$" in text:
-        pasted.notes.append(f"--{name} {text} was left out: only a shell could tell its value")
-        return None
+        raise UsageError(f"--{name} {text}: only a shell in the job could tell its value", "write the number")
     if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) == 0:
         raise UsageError(f"--{name} {text} is not a number of at least 1")
     return int(text)
 
 
-def _highest(options: dict[str, str], name: str, separator: str, pasted: Pasted) -> int | None:
-    """Return the number of nodes that the option `name` sets. For a range of numbers, return its upper end."""
+def _nnodes(options: dict[str, str], pasted: Pasted) -> int | None:
+    """Return the number of nodes that torchrun's --nnodes sets. For a range of numbers, return its upper end."""
+    name, separator = "nnodes", ":"
     low, found, high = options.get(name, "").partition(separator)
     if not found:
-        return _count(options, name, pasted)
+        return _count(options, name)
     pasted.notes.append(f"--{name} {low}{separator}{high} is a range; orch starts a fixed number of nodes: {high}")
-    return _count({name: high}, name, pasted)
+    return _count({name: high}, name)
 
 
 def _torchrun(words: list[str], pasted: Pasted, launcher: str = "torchrun") -> None:
-    options, words = _options(words, _TORCHRUN_FLAGS, launcher)
-    pasted.nodes = _highest(options, "nnodes", ":", pasted) or pasted.nodes
+    options, words = options_in(words, _TORCHRUN_FLAGS, launcher)
+    pasted.nodes = _nnodes(options, pasted) or pasted.nodes
     pasted.nproc_is_default = "nproc_per_node" not in options
     if options.setdefault("nproc_per_node", "1") in ("auto", "gpu", "cpu", "xpu"):
         pasted.nproc = "auto"
     else:
-        pasted.nproc = _count(options, "nproc_per_node", pasted) or "auto"
+        pasted.nproc = _count(options, "nproc_per_node") or "auto"
     if options.get("max_restarts", "0") != "0":
         pasted.notes.append("--max_restarts was left out: orch has its own budgets, see 'retry' in the job")
     _entry(words, options, launcher, pasted)
 
 
 def _accelerate(words: list[str], pasted: Pasted) -> None:
-    options, words = _options(words, _ACCELERATE_FLAGS, "accelerate launch")
+    options, words = options_in(words, _ACCELERATE_FLAGS, "accelerate launch")
     named = options.get("config_file", "")
     found = pasted.files.accelerate(named) if pasted.files and (named or "cpu" not in options) else None
     if named and found is None:
-        pasted.notes.append(f"--config_file {named} was not read, because it is not here; check the numbers of ranks")
-    elif found and not named:
+        raise UsageError(f"--config_file {named}: there is no such file here", "copy the file to this folder")
+    if found and not named:
         pasted.notes.append(f"read {found[0]}, as accelerate does")
     place, config = found or ("", {})
     settings = settings_of(options, config, place)
@@ -303,12 +334,12 @@ def _accelerate(words: list[str], pasted: Pasted) -> None:
 
 
 def _deepspeed(words: list[str], pasted: Pasted) -> None:
-    options, words = _options(words, _DEEPSPEED_FLAGS, "deepspeed")
+    options, words = options_in(words, _DEEPSPEED_FLAGS, "deepspeed")
     named = options.get("hostfile") or options.get("H") or ""
     found = pasted.files.hostfile(named) if pasted.files else None
     if named and found is None:
-        pasted.notes.append(f"--hostfile {named} was not read, because it is not here; name the hosts in the profile")
-    elif found and not named:
+        raise UsageError(f"--hostfile {named}: there is no such file here", "copy the file to this folder")
+    if found and not named:
         pasted.notes.append(f"read {found[0]}, as deepspeed does")
     place, text = found or ("", "")
     _hosts(options, hosts_of(options, text, place), pasted)
@@ -319,20 +350,22 @@ def _deepspeed(words: list[str], pasted: Pasted) -> None:
 
 def _hosts(options: dict[str, str], hosts: DeepspeedHosts, pasted: Pasted) -> None:
     """Record the hosts and the numbers of nodes and GPUs of a deepspeed line."""
-    nodes, gpus = _count(options, "num_nodes", pasted), _count(options, "num_gpus", pasted)
+    nodes, gpus = _count(options, "num_nodes"), _count(options, "num_gpus")
     slots = dict(list(hosts.slots.items())[:nodes])
     pasted.nodes = len(slots) or nodes or pasted.nodes
     counts = {len(each) for each in slots.values()}
     pasted.nproc = gpus or (min(counts) if counts else "auto")
     pasted.hosts = [host for host in slots if host not in ("localhost", "127.0.0.1")]
     if len(counts) > 1 and not gpus:
-        pasted.notes.append(f"the hosts have different numbers of GPUs; orch takes {pasted.nproc} of each")
+        hint = "give --num_gpus, or set gpus of each host in the profile"
+        raise UsageError("the hosts have different numbers of GPUs, and orch would start fewer ranks", hint)
     if hosts.chosen:
         ids = {",".join(map(str, each)) for each in slots.values()}
         if len(ids) == 1:
             _assign("CUDA_VISIBLE_DEVICES", ids.pop(), pasted)
         else:
-            pasted.notes.append("the choices of GPUs differ, and were left out; set gpus of each host in the profile")
+            hint = "set gpus of each host in the profile"
+            raise UsageError("the line chooses other GPUs on each host, which is not converted", hint)
 
 
 _LAUNCHERS: Final[dict[str, Callable[[list[str], Pasted], None]]] = {
@@ -376,66 +409,58 @@ def _python(interpreter: str, words: list[str], pasted: Pasted) -> None:
 
 
 def _srun(words: list[str], pasted: Pasted) -> list[str]:
-    options, rest = _options(words, _SRUN_FLAGS, "srun", _SRUN_SHORT)
-    pasted.nodes, tasks = _nodes_and_tasks(options, _highest(options, "nodes", "-", pasted), pasted)
-    pasted.nproc, pasted.nproc_is_default = tasks or 1, tasks is None
-    pasted.slurm = _for_one_task(options, tasks)
-    _note_dropped(options, pasted, ("export", "nodelist", "mpi", "chdir"))
+    own, rest = srun_options(words)
+    header, options = pasted.header or {}, {**(pasted.header or {}), **own}
+    refused = [name for name in own if name not in _SRUN_HARMLESS] if pasted.header is not None else []
+    refused += [name for name in ("chdir", "nodelist", "multi_prog") if name in own and name not in refused]
+    if own.get("export", "ALL") == "ALL":
+        own.pop("export", None)
+    else:
+        refused.append("export")
+    if refused:
+        said = ", ".join(f"--{name.replace('_', '-')} {own[name]}".strip() for name in refused)
+        raise UsageError(f"srun's {said} is not converted", "leave it out, or put it into the job or the profile")
+    nodes, tasks = _count(options, "nodes"), _tasks_per_node(options)
+    total = _count(own, "ntasks")
+    if "nodes" in header and str(nodes) != header["nodes"]:
+        said = f"srun starts it on {nodes} nodes, and the file asks for {header['nodes']}"
+        raise UsageError(said, "give the same number to both; or let orch run the file: orch submit FILE -p PROFILE")
+    if nodes is None and total is not None:
+        each = _count(own, "ntasks_per_node")
+        nodes = total // each if each and total % each == 0 else None
+        if nodes is None and total > 1:
+            raise UsageError(f"srun --ntasks={total} leaves the number of nodes to Slurm", "add --nodes=N to srun")
+    if total is not None and (tasks is None or total != tasks * (nodes or 1)):
+        raise UsageError(
+            f"srun's {total} tasks are not the same number on each of {nodes or 'an unknown number of'} nodes"
+        )
+    pasted.step = nodes, tasks
+    kept = {name: value for name, value in own.items() if name.startswith("container") or name not in header}
+    limited = {name: value for name, value in kept.items() if name.startswith(("container", "cpus_per_task"))}
+    pasted.slurm = _for_one_task(own if pasted.header is None else limited, tasks)
     return rest
 
 
-def read_allocation(words: Sequence[str], pasted: Pasted) -> None:
-    """Add the options of #SBATCH lines to a launch line. The launch line's own options take precedence."""
-    options, _ = _options(list(words), _SBATCH_FLAGS, "#SBATCH", {**_SRUN_SHORT, "a": "array", "b": "begin"})
-    asked = Pasted()
-    nodes = _highest(options, "nodes", "-", asked)
-    starts_each_task = pasted.slurm is not None  # whether srun starts the program once for each task, not only once
-    counts_nodes = pasted.nodes is None and (starts_each_task or bool(pasted.launcher))
-    found, tasks = _nodes_and_tasks(options, nodes if counts_nodes else pasted.nodes, asked)
-    if counts_nodes:
-        pasted.nodes = found
-        # accelerate's number of processes is the total of all nodes
-        if pasted.launcher.startswith("accelerate") and isinstance(pasted.nproc, int):
-            pasted.nproc = max(1, pasted.nproc // (pasted.nodes or 1))
-    if starts_each_task and not pasted.launcher:
-        pasted.nproc = tasks if pasted.nproc_is_default and tasks else pasted.nproc
-    elif pasted.launcher and pasted.nproc == "auto":
-        pasted.nproc = _gpus_per_node(options) or pasted.nproc
-    elif not pasted.launcher:
-        pasted.nodes, pasted.nproc = 1, 1
-    if "array" in options:
-        pasted.notes.append(f"--array {options['array']} was left out: orch submit --sweep starts many runs")
-    pasted.slurm = {**_for_one_task(options, tasks), **(pasted.slurm or {})}
-    pasted.notes += asked.notes
-    _note_dropped(options, pasted, ("export", "nodelist", "chdir"), "sbatch")
+def _tasks_per_node(options: Mapping[str, str]) -> int | None:
+    """Return the number of tasks on each node; None if the options do not set it, or if the numbers may differ."""
+    each, total, nodes = (_count(options, name) for name in ("ntasks_per_node", "ntasks", "nodes"))
+    if each is not None or total is None:
+        return each
+    return total // (nodes or 1) if total % (nodes or 1) == 0 else None
 
 
-def _nodes_and_tasks(options: dict[str, str], nodes: int | None, pasted: Pasted) -> tuple[int | None, int | None]:
-    """Return the numbers of nodes and of tasks on each node, completed from the number of all tasks; None for an
-    unknown number.
-    """
-    tasks, total = _count(options, "ntasks_per_node", pasted), _count(options, "ntasks", pasted)
-    nodes = nodes or (max(1, total // tasks) if total and tasks else None)
-    return nodes, max(1, total // (nodes or 1)) if tasks is None and total is not None else tasks
-
-
-def _for_one_task(options: dict[str, str], tasks: int | None) -> dict[str, str]:
+def _for_one_task(options: Mapping[str, str], tasks: int | None) -> dict[str, str]:
     """Return the options for one task per node, because orch starts one agent per node. This task gets the cores of all
     tasks of its node.
     """
     cores = options.get("cpus_per_task", "")
     return (
-        {**options, "cpus_per_task": str(int(cores) * (tasks or 1))} if re.fullmatch(r"[0-9]{1,5}", cores) else options
+        {**options, "cpus_per_task": str(int(cores) * (tasks or 1))}
+        if re.fullmatch(r"[0-9]{1,5}", cores)
+        else {**options}
     )
 
 
 def _gpus_per_node(options: Mapping[str, str]) -> int | None:
     found = re.search(r"(?:^|[:=])(\d{1,4})$", options.get("gpus_per_node") or options.get("gres") or "")
     return int(found[1]) if found and int(found[1]) else None
-
-
-def _note_dropped(options: dict[str, str], pasted: Pasted, names: Iterable[str], program: str = "srun") -> None:
-    for name in names:
-        if name in options:
-            text = f"{program}'s --{name.replace('_', '-')} {options[name]} was left out"
-            pasted.notes.append(text + ("; see env and pass_env in the job" if name == "export" else ""))

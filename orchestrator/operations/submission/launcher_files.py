@@ -12,6 +12,7 @@ from orchestrator.errors import UsageError
 from orchestrator.protocol.reading import read_regular
 
 MOST_HOSTFILE: Final = 1 << 20
+MOST_SCRIPT: Final = 1 << 17
 HOSTFILE: Final = "/job/hostfile"  # deepspeed's default
 
 
@@ -21,6 +22,14 @@ class LauncherFiles:
 
     cwd: Path
     environ: Mapping[str, str]
+
+    def script(self, name: str) -> str | None:
+        """Return the text of a shell script that the line calls, or None if there is no such file."""
+        path = os.path.realpath(self.cwd / os.path.expanduser(name))
+        try:
+            return read_regular(path, MOST_SCRIPT).decode(errors="replace") if os.path.exists(path) else None
+        except OSError as error:
+            raise UsageError(f"{name} can't be read: {error.strerror}") from error
 
     def accelerate(self, named: str) -> tuple[str, dict[str, Any]] | None:
         """Return (path, content) of the named config file or, if none is named, of accelerate's default file.

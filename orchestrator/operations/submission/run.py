@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from orchestrator.node.launcher.rank.argv import is_python
 from orchestrator.operations.submission.launch_line import Pasted, job_of, read_words
 from orchestrator.operations.submission.launcher_files import LauncherFiles
 from orchestrator.prepare.interpreter import of_conda
 from orchestrator.specs.documents.loader import document_of
 from orchestrator.specs.documents.yaml_source import Document
+from orchestrator.specs.here import text_of
+from orchestrator.specs.spawning import needs_variables
 
 CALLED: Final = "command line"
 
@@ -38,6 +41,8 @@ def read_line(words: Sequence[str], cwd: Path) -> Typed:
     pasted = read_words(words, LauncherFiles(cwd, os.environ))
     python = of_conda(pasted.conda, os.environ) if pasted.conda else ""
     folder, fields = _placed(job_of(pasted), cwd)
+    if _runs_alone(pasted, cwd):
+        fields["rank_variables"] = "several"
     return Typed(
         job=document_of(fields, folder, CALLED),
         nodes=pasted.nodes,
@@ -47,6 +52,18 @@ def read_line(words: Sequence[str], cwd: Path) -> Typed:
         names_launcher=bool(pasted.launcher) or pasted.slurm is not None,
         notes=_notes(pasted, python),
     )
+
+
+def _runs_alone(pasted: Pasted, cwd: Path) -> bool:
+    """Return whether the line starts a Python program without a launcher, and the program's own file does not show that
+    the program fails without a launcher's variables.
+    """
+    if pasted.launcher or pasted.slurm is not None:
+        return False
+    if pasted.kind == "command":
+        return is_python(pasted.target) and not needs_variables(" ".join(pasted.args).encode())
+    script = pasted.target if pasted.kind == "script" else f"{pasted.target.replace('.', '/')}.py"
+    return not needs_variables(text_of(cwd / script))
 
 
 def _placed(fields: dict[str, Any], cwd: Path) -> tuple[Path, dict[str, Any]]:

@@ -8,6 +8,7 @@ own.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -132,9 +133,21 @@ def _prepare_at(root: Path, request: Request, point: Point, where: str) -> Prepa
 
 
 def _check_checkpoints(prepared: Sequence[Prepared], where: str) -> None:
-    """Raise UsageError if several points would write their checkpoints into the same folder."""
-    folders = Counter(each.loaded.job.checkpoint.dir for each in prepared)
-    if shared := next((name for name, points in folders.items() if name and points > 1), None):
+    """Raise UsageError if several points would write their checkpoints into the same folder.
+
+    A relative folder is below each run's own working folder, unless it leads out of the run's folder.
+    """
+    given = [(index, each.loaded.job.checkpoint.dir) for index, each in enumerate(prepared)]
+    folders = Counter(
+        folder
+        if folder.startswith("~")
+        else os.path.normpath(f"/runs/{index}/code/{folder}")
+        if not os.path.isabs(folder)
+        else os.path.normpath(folder)
+        for index, folder in given
+        if folder
+    )
+    if shared := next((name for name, points in folders.items() if points > 1), None):
         raise UsageError(
             f"{where}: several points would write their checkpoints to {shared}",
             "leave `checkpoint.dir` out: each run then has a folder of its own",
@@ -199,6 +212,8 @@ def _record(
 ) -> tuple[Path, list[RunDir]]:
     """Create the sweep's folder with one copy of the code, and the folders of all runs. Return the folder and the runs.
 
+    A run gets its working folder, a copy of this copy, when it is started.
+
     All runs share one lock file. Until `held` is closed, this lock prevents other processes from starting the runs.
     """
     first = asked.prepared[0]
@@ -217,13 +232,14 @@ def _record(
         if asked.search is not None:
             write_search(folder, asked.search)
         facts = copy_code(first, RunDir(folder))
+        _check_linked(facts.get("linked"))
         write_durably(folder / "code.json", json.dumps({"files": facts.pop("listing")}).encode())
 
         def one(point: Point, prepared: Prepared, launch: LaunchPlan) -> RunDir:
             place = SweepPoint(sweep, point.index, dict(point.values), parallel, asked.search is not None)
             run = record_run(root, prepared, launch, lambda run: share(folder, run, (STARTING,)), place, indexed=False)
             runs.append(run)
-            share(folder, run, ("code", "code.json", "code.baseline.json"))
+            share(folder, run, ("code.json",))
             run.append_event(Snapshot(**facts))
             return run
 
@@ -236,6 +252,17 @@ def _record(
         remove_sweep(root, sweep)
         raise
     return folder, runs
+
+
+def _check_linked(linked: Sequence[str] | None) -> None:
+    """Raise UsageError if a checkpoint in the code folder was linked and not copied, because all points would write to
+    the user's own file.
+    """
+    if linked:
+        raise UsageError(
+            f"{linked[0]} is too large to be copied (code.max_size), so all runs of the sweep would write to your file",
+            "raise `code.max_size` in the job, or move the file out of the code folder",
+        )
 
 
 @contextmanager

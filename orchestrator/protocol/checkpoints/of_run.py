@@ -52,14 +52,8 @@ class Places:
         return Found(list(paths.values()), max(found.changed, beside.changed))
 
     def own(self) -> dict[str, Saved]:
-        """Return the run's checkpoints by name, newest first. A checkpoint has the same name on all nodes.
-
-        The points (runs) of a sweep may share one code folder. Checkpoints in a shared code folder are left out,
-        because the point that wrote them is unknown.
-        """
+        """Return the run's checkpoints by name, newest first. A checkpoint has the same name on all nodes."""
         folders = self.folders
-        if os.path.islink(self.code_dir):
-            del folders[CODE]
         found: dict[str, Saved] = {}
         for saved in newest_first(self.look().saved):
             name = next((name for name, folder in folders.items() if saved.path.startswith(f"{folder}/")), None)

@@ -1,16 +1,18 @@
 """Reads which GPUs CUDA_VISIBLE_DEVICES selects, and sets the variable for a process.
 
-GPUs are numbered as with CUDA_DEVICE_ORDER=PCI_BUS_ID, which is also nvidia-smi's order.
+GPUs are numbered as CUDA numbers them with CUDA_DEVICE_ORDER=PCI_BUS_ID: in PCI order, among the cards that the process
+can open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GIVEN = "ORCH_GPUS"  # has the UUIDs of a node's GPUs, even if a program changes CUDA_VISIBLE_DEVICES
-ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+ORDERED_BY, PCI = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
+ORDER = {ORDERED_BY: PCI}
 NONE_FROM_HERE = ("-1", "NoDevFiles")  # entries after one of these are ignored
 
 
@@ -18,7 +20,7 @@ class Device(NamedTuple):
     """A GPU: a whole card, or a MIG instance of a card."""
 
     name: str  # the device's UUID, or gpu-0 if the UUID is unknown
-    number: int  # the index of the card
+    number: int  # the card's position among the cards that the process can open
     card: str  # the card's UUID
 
 
@@ -70,27 +72,38 @@ def why_not(visible: str | None, shell: str | None, devices: Sequence[Device]) -
     return ""
 
 
-def shown(places: Iterable[str]) -> dict[str, str]:
-    """Return the environment variables that make only these places (GPUs or slots) visible to a process; empty if no
-    place is a GPU.
+def shown(names: Sequence[str]) -> dict[str, str]:
+    """Return the environment variables that make only these GPUs visible to a process, by UUID; empty if there are no
+    names.
 
     A card whose UUID is unknown is selected by its number. Numbers depend on CUDA_DEVICE_ORDER, so this variable is
     returned too.
     """
-    names = [name for name in places if is_gpu(name)]
     numbered = any(name.startswith("gpu-") for name in names)
     return {VISIBLE: ",".join(map(_word, names)), **(ORDER if numbered else {})} if names else {}
+
+
+def numbered(names: Sequence[str], devices: Sequence[Device], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that make only these GPUs visible to a process, by number, because many programs
+    can't read UUIDs.
+
+    `devices` has all GPUs that the process can open, and `environ` is its environment. The GPUs are named by UUID if
+    their numbers are not certain: CUDA numbers cards differently if a card is in MIG mode, or if CUDA_DEVICE_ORDER has
+    another value. A number is missing if a card in MIG mode has no instances.
+    """
+    numbers = {each.name: str(each.number) for each in devices}
+    are_whole = all(each == (each.card, place, each.card) for place, each in enumerate(devices))
+    is_certain = are_whole and environ.get(ORDERED_BY, PCI) == PCI and numbers.keys() >= set(names)
+    if not names or not is_certain:
+        return shown(names)
+    return {VISIBLE: ",".join(numbers[name] for name in names), **ORDER}
 
 
 def given(visible: str | None, devices: Sequence[Device]) -> str:
     """Return the value of ORCH_GPUS for a process: the devices in its CUDA_VISIBLE_DEVICES. `devices` has all devices
     that the process can open.
-
-    CUDA counts only the devices that the process can open, while NVML may count all devices of the machine.
     """
-    cards = list(dict.fromkeys(each.number for each in sorted(devices, key=lambda each: each.number)))
-    counted = [each._replace(number=cards.index(each.number)) for each in devices]
-    return ",".join(_word(each.name) for each in named_by(visible, counted))
+    return ",".join(_word(each.name) for each in named_by(visible, devices))
 
 
 def _word(name: str) -> str:

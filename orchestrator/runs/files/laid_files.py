@@ -2,7 +2,8 @@
 can read them too.
 
 A script may overwrite a small file or a checkpoint, so the run gets a copy of such a file. Other files may be large, so
-the run gets links to them. Folders are created and not linked, so that new files in them belong to the run.
+the run gets links to them, unless the file system supports reflinks. Folders are created and not linked, so that new
+files in them belong to the run.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import UsageError
+from orchestrator.node.system.copying import copy_file
 from orchestrator.protocol.checkpoints.weight_files import names_weights
 from orchestrator.runs.files.ignore_rules import DEFAULT_IGNORE
 
 SMALL: Final = 1 << 20
-# files with these suffixes may contain weights or data, and count as data
+# Files with these suffixes may contain weights or data. They are copied like weights, after all other files, and linked
+# like data.
 AMBIGUOUS: Final = (".bin", ".pkl", ".joblib", ".msgpack", ".zip")
 MOST_IN_FOLDER: Final = 1000  # a folder with more entries is linked as a whole
-_CHUNK: Final = 1 << 20
+_LINK: Final = 1 << 62  # added to the size of a link of the user, so that it is larger than any room
 _NEVER: Final = frozenset(name.strip("/") for name in DEFAULT_IGNORE)
 
 
@@ -30,24 +33,31 @@ def lay(code_dir: Path, destination: Path, paths: Iterable[str], room: int) -> t
     """Add these paths of `code_dir` to the copy in `destination`, and return the checkpoints that were linked and not
     copied.
 
-    A folder's path ends with a slash. At most `room` bytes are copied, small files first. Raises UsageError if the disk
-    is full.
+    A folder's path ends with a slash. At most `room` bytes are copied, small files first. Links of the user remain
+    links, except for links to checkpoints. Raises UsageError if the disk is full.
     """
     destination = destination.resolve()
     files = [file for path in paths for file in _laid_folder(code_dir, destination, path)]
-    linked = []
+    linked, clones = [], True
     try:
-        for size, path in sorted(files):
-            is_checkpoint = names_weights(os.path.basename(path)) and not path.endswith(AMBIGUOUS)
-            if size <= room and (size <= SMALL or is_checkpoint):
+        for size, path in sorted(files, key=lambda file: (_may_be_data(*file), file)):
+            source, target, is_weights = code_dir / path, destination / path, names_weights(os.path.basename(path))
+            if size <= room and (size <= SMALL or is_weights):
                 room -= size
-                _copy(code_dir / path, destination / path)
-            else:
-                (destination / path).symlink_to(code_dir / path)
-                linked += [path] if is_checkpoint else []
+                _copy(source, target)
+                continue
+            if size < _LINK and clones:
+                clones = _copy(source, target, only_clone=True)
+            if size >= _LINK or not clones:
+                target.symlink_to(source)
+                linked += [path] if is_weights and not _may_be_data(size, path) and not source.is_symlink() else []
     except OSError as error:
         raise _failed(destination, error) from error
     return tuple(linked)
+
+
+def _may_be_data(size: int, path: str) -> bool:
+    return size > SMALL and path.endswith(AMBIGUOUS)
 
 
 def words_on_links(linked: Any) -> str:
@@ -111,30 +121,26 @@ def _linked(code_dir: Path, destination: Path, path: str) -> list[tuple[int, str
 
 
 def _file(code_dir: Path, path: str) -> list[tuple[int, str]]:
-    """Return (size, path) of a file as a list, which is empty for a socket, a pipe or a device. Links and folders get a
-    huge size, so that they are linked and not copied.
+    """Return (size, path) of a file as a list, which is empty for a socket, a pipe or a device. Folders, and links to
+    files that are no checkpoints, get a huge size, so that they are linked and not copied.
     """
     with contextlib.suppress(OSError):
         info = os.stat(code_dir / path)
         if stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode):
-            large = stat.S_ISDIR(info.st_mode) or os.path.islink(code_dir / path)
-            return [(info.st_size + (1 << 62 if large else 0), path)]  # larger than any room
+            large = stat.S_ISDIR(info.st_mode) or (os.path.islink(code_dir / path) and not names_weights(path))
+            return [(info.st_size + (_LINK if large else 0), path)]
     return []
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file with its executable bit and modification time. An unreadable file is skipped."""
-    try:
-        reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return
-    with open(reading, "rb") as old:
-        info = os.fstat(reading)
-        mode = 0o700 if info.st_mode & stat.S_IXUSR else 0o600
-        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as new:
-            while chunk := old.read(_CHUNK):
-                new.write(chunk)
-    os.utime(target, ns=(info.st_mtime_ns, info.st_mtime_ns))
+def _copy(source: Path, target: Path, *, only_clone: bool = False) -> bool:
+    """Copy a file with its executable bit and modification time. An unreadable file is skipped.
+
+    With `only_clone`, return False if the copy can't be a reflink.
+    """
+    if not os.access(source, os.R_OK):
+        return True
+    mode = 0o700 if source.stat().st_mode & stat.S_IXUSR else 0o600
+    return copy_file(os.path.realpath(source), str(target), mode, only_clone=only_clone)
 
 
 def _failed(destination: Path, error: OSError) -> UsageError:

@@ -79,7 +79,7 @@ def continues(first: FirstStepsSeen) -> bool:
     program that reports every tenth step begins with 10 and 20, but after a resume from step 50 it begins with 60 and
     70.
     """
-    if first.loaded is not None:
+    if first.read or first.loaded is not None:
         return True
     if first.saved is not None:
         return first.offered_step is not None and first.saved > first.offered_step

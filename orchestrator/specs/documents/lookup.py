@@ -12,6 +12,7 @@ import platformdirs
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 SHELL_SUFFIXES: Final = (".sh", ".sbatch", ".slurm", ".job")
+BATCH_SUFFIXES: Final = (*SHELL_SUFFIXES, ".pbs", ".qsub", ".sge", ".sub", ".bash")
 
 
 def known_profiles(cwd: Path, job_file: Path | None = None) -> list[tuple[str, Path, str]]:

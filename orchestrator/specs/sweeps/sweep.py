@@ -20,7 +20,7 @@ MOST_POINTS: Final = 5000
 SHARED: Final = {
     "name": "all points have one name",
     "version": "it says how the file is written",
-    "code": "all points run one copy of the code",
+    "code": "all points run the same code",
 }
 _RANGE: Final = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})")
 _OPTION: Final = re.compile(r"--?[A-Za-z][\w.:-]*")

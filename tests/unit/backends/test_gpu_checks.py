@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.base import CheckResult, Level
-from orchestrator.backends.gpu_checks import Rows, compare, rows_of
+from orchestrator.backends.gpu_checks import Rows, ask, check_nvml, compare, rows_of
+from orchestrator.errors import BackendError
 from orchestrator.node.system.gpus.inventory import Gpu, MigInstance
+from orchestrator.protocol.task import NodeTask, Program
+from tests.machines import FakeMachine
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 TOPOLOGY = """\tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity
@@ -43,6 +46,26 @@ def rows(*changed: dict[str, Any], tried: Any = TRIED, **said: Any) -> Rows:
     whole = {"gpus": gpus, "driver": "580.65", "cuda": [13, 0], "used": {}, "topology": TOPOLOGY, "hcas": [],
              "memlock": None, "removes_ipc": False}  # fmt: skip
     return rows_of({**whole, **said}, tried)
+
+
+def test_a_machine_whose_nvml_cannot_start_says_why() -> None:
+    said = {"gpus": [], "nvml_problem": "Driver/library version mismatch"}
+    (row,) = ask(FakeMachine("n1", answers={"examine_gpus": said}), None).items()
+    assert row[0] == "driver"
+    assert (row[1].level, row[1].value) == (FAIL, "NVML can't be initialized: Driver/library version mismatch")
+
+
+def test_a_machine_with_gpus_on_which_nvml_cannot_be_initialized_is_refused() -> None:
+    task = NodeTask("r-1", 0, 1, ("a",), 1, "/r", "/c", Program("module", "x"), "auto", "auto", "python", (), (1, 2))
+    cards = [{"name": f"GPU-{each}", "number": each, "card": f"GPU-{each}"} for each in range(2)]
+    broken = {"devices": cards, "visible": None, "nvml_problem": "Driver/library version mismatch"}
+    with pytest.raises(BackendError, match="n1: it has 2 GPUs, but NVML can't be initialized: Driver/lib") as refused:
+        check_nvml(task, "n1", broken)
+    assert "reboot that machine" in refused.value.hint
+    for on_cpus in ({"uses_gpus": False}, {"env": {"CUDA_VISIBLE_DEVICES": ""}}):
+        check_nvml(dataclasses.replace(task, **on_cpus), "n1", broken)
+    check_nvml(task, "n1", {**broken, "devices": []})
+    check_nvml(task, "n1", {**broken, "nvml_problem": ""})
 
 
 def test_a_machine_in_good_order() -> None:

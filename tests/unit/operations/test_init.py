@@ -73,12 +73,11 @@ def loaded(draft: Draft, folder: Path) -> tuple[Job, AnyProfile | None]:
             2,
             4,
         ),
-        ("srun -N 4 --gpus-per-node=8 torchrun --nproc_per_node=8 train.py", "train.py", (), 4, 8),
+        ("srun -N 4 --gpus-per-node=8 torchrun --nnodes 4 --nproc_per_node=8 train.py", "train.py", (), 4, 8),
         ("srun -N4 --ntasks-per-node=2 -u python -u train.py", "train.py", (), 4, 2),
-        ("srun --nodes=2-4 --ntasks 8 python train.py", "train.py", (), 4, 2),
+        ("srun --nodes=4 --ntasks 8 python train.py", "train.py", (), 4, 2),
         ("srun -n 8 --ntasks-per-node 4 python -m pkg", "pkg", (), 2, 4),
         ("srun hostname", "hostname", (), 1, 1),
-        ("torchrun --nnodes $SLURM_NNODES --nproc_per_node $N train.py", "train.py", (), 1, "auto"),
         ("uv run torchrun --nproc_per_node 2 train.py", "train.py", (), 1, 2),
     ],
 )
@@ -113,7 +112,8 @@ def test_a_launcher_that_passes_the_local_rank_as_an_option_is_imitated(
 def test_slurm_options_become_a_profile(folder: Path) -> None:
     command = (
         "srun -pgpu -A proj --qos=high -t 90 --mem 64G -c8 --gpus-per-node=a100:4 -C 'a&b' --exclusive "
-        "--reservation=ours --mpi=pmix --export=ALL --job-name my.job -N 2 torchrun --nproc_per_node 4 train.py"
+        "--reservation=ours --mpi=pmix --export=ALL --job-name my.job -N 2 torchrun "
+        "--nnodes 2 --nproc_per_node 4 train.py"
     )
     draft = job_from_command(command)
     job, profile = loaded(draft, folder)
@@ -123,7 +123,6 @@ def test_slurm_options_become_a_profile(folder: Path) -> None:
     assert (profile.mem, profile.cpus_per_task, profile.gres) == (64 << 30, 8, "gpu:a100:4")
     assert profile.constraint == "a&b"
     assert profile.sbatch == {"exclusive": True, "reservation": "ours"}
-    assert any("--export ALL" in note for note in draft.notes)
 
 
 def test_a_container_of_pyxis(folder: Path) -> None:
@@ -168,6 +167,11 @@ def test_a_plain_command_implies_no_profile(folder: Path) -> None:
         ("torchrun --nproc_per_node 0 train.py", "not a number of at least 1"),
         ("torchrun ''", "empty script"),
         ("python -m", "the module is missing"),
+        ("torchrun --nnodes $SLURM_NNODES train.py", "only a shell in the job could tell its value"),
+        ("srun -N 4 torchrun train.py", "torchrun is started on 4 nodes, and its own options say 1"),
+        ("srun --nodes=2-4 python train.py", "--nodes 2-4 is not a number of at least 1"),
+        ("srun -n 8 python train.py", "leaves the number of nodes to Slurm"),
+        ("srun --export=NONE python train.py", "srun's --export NONE is not converted"),
         ("python train.py | tee log", "only a shell can run"),
         ("cd x && python train.py", "only a shell can run"),
         ("python a.py\npython b.py", "a line break"),

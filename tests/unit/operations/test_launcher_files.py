@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import OrchError, UsageError
 from orchestrator.operations.submission.launch_line import Pasted, read_words
 from orchestrator.operations.submission.launcher_files import LauncherFiles
 
@@ -126,10 +126,10 @@ def test_accelerate_starts_one_process_on_a_cpu(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_here_is_named(tmp_path: Path) -> None:
-    assert (
-        "--config_file x.yaml was not read" in pasted("accelerate launch --config_file x.yaml t.py", tmp_path).notes[0]
-    )
-    assert "--hostfile hosts was not read" in pasted("deepspeed --hostfile hosts t.py", tmp_path).notes[0]
+    with pytest.raises(UsageError, match=r"--config_file x\.yaml: there is no such file here"):
+        pasted("accelerate launch --config_file x.yaml t.py", tmp_path)
+    with pytest.raises(UsageError, match="--hostfile hosts: there is no such file here"):
+        pasted("deepspeed --hostfile hosts t.py", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,6 @@ def test_a_config_that_can_not_be_read_is_refused(tmp_path: Path, config: str, m
         ("-i n1:0,1@n2:0,1", ["n1", "n2"], 2, "0,1"),
         ("--exclude n1", ["n2"], 4, None),
         ("-e n1:3@n2:3", ["n1", "n2"], 3, "0,1,2"),
-        ("-e n1:3", ["n1", "n2"], 3, None),  # and a note: the choices differ
     ],
 )
 def test_the_hosts_of_deepspeed(tmp_path: Path, options: str, hosts: list[str], nproc: int, gpus: str | None) -> None:
@@ -169,7 +168,13 @@ def test_the_hosts_of_deepspeed(tmp_path: Path, options: str, hosts: list[str], 
     found = pasted(f"deepspeed --hostfile=hosts {options} train.py", tmp_path)
     assert (found.hosts, found.nodes, found.nproc) == (hosts, len(hosts), nproc)
     assert found.env.get("CUDA_VISIBLE_DEVICES") == gpus
-    assert any("choices of GPUs differ" in note for note in found.notes) == (options == "-e n1:3")
+
+
+def test_hosts_that_would_start_other_ranks_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("n1 slots=4\nn2 slots=4\n")
+    for options, words in (("-e n1:3", "different numbers of GPUs"), ("-i n1:0@n2:1", "chooses other GPUs")):
+        with pytest.raises(UsageError, match=words):
+            pasted(f"deepspeed --hostfile=hosts {options} train.py", tmp_path)
 
 
 def test_gpus_of_this_machine(tmp_path: Path) -> None:
@@ -205,8 +210,8 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_an_unknown_user_is_not_there(tmp_path: Path) -> None:
-    note = "was not read, because it is not here"
     for line in ("accelerate launch --config_file ~no-such-user/c t.py", "deepspeed --hostfile ~no-such-user/h t.py"):
-        assert note in pasted(line, tmp_path).notes[0]
+        with pytest.raises(UsageError, match="there is no such file here"):
+            pasted(line, tmp_path)
     files = LauncherFiles(tmp_path, {"HF_HOME": "~no-such-user/hf"})
     assert read_words(["accelerate", "launch", "t.py"], files).nproc == "auto"

@@ -42,6 +42,21 @@ TABLE = [
     ("RuntimeError", "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
      "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized", "infra", True,
      "fabricmanager"),
+    (NCCL, "NCCL error in: NCCLUtils.cpp:93, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version "
+     "2.29.3\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to bind NVLink SHARP (NVLS) "
+     "Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in the present state'.",
+     "infra", True, "nvidia-imex"),
+    (NCCL, f"{SYSTEM}Cuda failure 401 'the operation cannot be performed in the present state'", "infra", True,
+     "fabricmanager"),
+    ("RuntimeError", "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+     "NumCudaDevices() that might have already set an error? Error 803: system has unsupported display driver / cuda "
+     "driver combination", "infra", True, "reboot"),
+    ("pynvml.NVMLError_LibRmVersionMismatch", "RM has detected an NVML/RM version mismatch.", "infra", True, "reboot"),
+    ("subprocess.CalledProcessError", "Failed to initialize NVML: Driver/library version mismatch", "infra", True,
+     "reboot"),
+    ("pynvml.NVMLError_Unknown", "Unknown Error", "infra", False, "gpu_flag: cdi"),
+    ("RuntimeError", "Failed to initialize NVML: Unknown Error", "infra", False, "daemon-reload"),
+    ("RuntimeError", "pidfd_getfd: Operation not permitted", "user_error", False, "cap_add: [SYS_PTRACE]"),
     (NCCL, f"{SYSTEM}socketStartConnect: Connect to 10.0.0.2<41765> failed : Software caused connection abort", "infra",
      False, "network"),
     (NCCL, f"{SYSTEM}Call to connect to 10.0.0.2<41765> failed: Connection timed out", "infra", False, "network"),

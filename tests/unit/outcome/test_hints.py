@@ -30,6 +30,8 @@ from tests.events import culprit
         ("RuntimeError EADDRINUSE, Address already in use", "MASTER_PORT"),
         ("RuntimeError Watchdog caught collective operation timeout", "a collective timed out"),
         ("FloatingPointError Loss is nan", "learning rate"),
+        ("KeyError 'LOCAL_RANK'", "write torchrun in place of python"),
+        ("ValueError env:// rendezvous: environment variable RANK expected, but not set", "write torchrun"),
         (
             "ValueError not enough values\nstty: 'standard input': Inappropriate ioctl for device",
             "a rank has no terminal",

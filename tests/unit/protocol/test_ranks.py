@@ -53,7 +53,7 @@ def test_a_rank_gets_every_variable_of_torchrun() -> None:
         "GROUP_WORLD_SIZE": "3", "ROLE_RANK": "5", "ROLE_WORLD_SIZE": "7", "ROLE_NAME": "default",
         "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4242", "TORCHELASTIC_RUN_ID": "r-1",
         "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+        "TORCHELASTIC_USE_AGENT_STORE": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
     }  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def test_argv_of_a_rank(program: Program, argv: list[str]) -> None:
 
 def test_of_several_instances_of_mig_each_rank_is_shown_its_own() -> None:
     def shown(visible: str, **values: Any) -> list[str | None]:
-        told = task(**{"env": {"CUDA_VISIBLE_DEVICES": visible}, **values})
+        told = task(env={"ORCH_GPUS": visible}, **values)
         where: dict[str, Any] = {"attempt": 0, "master_addr": "m", "master_port": 1, "serves_store": True}
         made = [rank_environment(told, Binding(0, 1, 2, 0, 2), local_rank, **where) for local_rank in range(2)]
         return [each.get("CUDA_VISIBLE_DEVICES") for each in made]
@@ -112,5 +112,3 @@ def test_of_several_instances_of_mig_each_rank_is_shown_its_own() -> None:
     assert shown("MIG-a,MIG-b", nproc=2) == ["MIG-a", "MIG-b"]
     assert shown("GPU-a,GPU-b", nproc=2) == [None, None]  # what the job or its lease says holds for all
     assert shown("MIG-a", nproc=2) == [None, None]
-    # Slurm's word is in the agent's environment; the agent tells what it means.
-    assert shown("0", nproc=2, env={"ORCH_GPUS": "MIG-a,MIG-b"}) == ["MIG-a", "MIG-b"]

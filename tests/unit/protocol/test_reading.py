@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,14 @@ from orchestrator.protocol import reading
 
 NAME = "nodes/0/attempt_0/beat_0"
 pytestmark = pytest.mark.timeout(60)  # whoever waits for a pipe waits for ever
+
+
+@pytest.fixture(params=["linux", "darwin"], autouse=True)
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS has no descriptors that only look at a file."""
+    monkeypatch.setattr(sys, "platform", request.param)
+    if request.param == "darwin":
+        monkeypatch.setattr(reading, "_PASS", os.O_RDONLY)
 
 
 @pytest.fixture

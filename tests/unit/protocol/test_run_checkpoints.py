@@ -1,4 +1,4 @@
-"""Which checkpoints are a run's own: not the code's, another run's, or those of other points of its sweep."""
+"""Which checkpoints are a run's own: not the code's, or another run's."""
 
 from __future__ import annotations
 
@@ -40,15 +40,6 @@ def test_what_was_there_before_is_not_the_run_s(places: Places) -> None:
     }
     save(Path(places.code_dir, "pretrained.pt"))
     assert "code/pretrained.pt" in places.own()
-
-
-def test_a_working_folder_that_points_of_a_sweep_share_has_nobody_s_own(places: Places, tmp_path: Path) -> None:
-    os.rename(places.code_dir, tmp_path / "shared")
-    os.symlink(tmp_path / "shared", places.code_dir)
-    save(tmp_path / "shared/out/a.ckpt")
-    save(Path(places.run_dir, "outputs/b.ckpt"))
-    assert list(places.own()) == ["outputs/b.ckpt"]
-    assert places.look().changed > 0  # it gets on, whichever point it was
 
 
 def test_the_glob_is_held_against_the_path_in_each_of_the_folders(places: Places) -> None:

@@ -70,6 +70,7 @@ def test_the_history_of_attempts(events: list[Event], attempts: tuple[AttemptSum
         ({"steps": [301, 302], "offered_step": 300}, True),
         ({"steps": [310, 320], "offered_step": 300}, True),
         ({"steps": [301, 302]}, True),  # nothing tells the step of ckpt.pt
+        ({"read": True, "offered_step": 300}, True),
         ({"saved": 400, "offered_step": 300}, True),
         ({"saved": 100, "offered_step": 300}, False),
         ({"saved": 400}, False),

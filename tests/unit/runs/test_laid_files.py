@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from orchestrator.errors import UsageError
 from orchestrator.node.server.outputs import baseline, find
+from orchestrator.node.system import copying
 from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.outputs import OutputRules
 from orchestrator.runs.files import laid_files
@@ -23,12 +26,12 @@ LIMIT = 10 << 20
 def code(tmp_path: Path) -> Path:
     folder = tmp_path / "mine"
     for name, size in {
-        "train.py": 1, ".gitignore": 0, "data/meta.pkl": 9, "data/train.bin": SMALL + 1, "out/ckpt.pt": SMALL + 2,
+        "train.py": 1, ".gitignore": 0, "data/meta.pkl": 9, "data/train.csv": SMALL + 1, "out/ckpt.pt": SMALL + 2,
         "input.txt": 3, "env/pyvenv.cfg": 1, "env/lib/x": 1,
     }.items():  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"x" * size)
-    (folder / ".gitignore").write_text("*.bin\n*.pkl\ninput.txt\n/out/\nenv/\n")
+    (folder / ".gitignore").write_text("*.csv\n*.bin\n*.pkl\ninput.txt\n/out/\nenv/\n")
     return folder
 
 
@@ -42,12 +45,12 @@ def test_data_becomes_links_and_what_a_script_may_overwrite_copies(code: Path) -
     copy, linked = laid(code)
     files = {path.relative_to(copy).as_posix(): path.is_symlink() for path in copy.rglob("*") if not path.is_dir()}
     assert files == {
-        "train.py": False, ".gitignore": False, "data/meta.pkl": False, "data/train.bin": True, "out/ckpt.pt": False,
+        "train.py": False, ".gitignore": False, "data/meta.pkl": False, "data/train.csv": True, "out/ckpt.pt": False,
         "input.txt": False,
     }  # fmt: skip
     assert (copy / "env").is_symlink()  # a virtual environment only works in its own place
     assert linked == ()
-    assert (copy / "data/train.bin").read_bytes() == (code / "data/train.bin").read_bytes()
+    assert (copy / "data/train.csv").read_bytes() == (code / "data/train.csv").read_bytes()
     assert (copy / "data/meta.pkl").stat().st_mtime_ns == (code / "data/meta.pkl").stat().st_mtime_ns
     (copy / "out/ckpt.pt").write_text("of the run")
     assert (code / "out/ckpt.pt").stat().st_size == SMALL + 2
@@ -72,11 +75,11 @@ def test_only_what_the_run_writes_is_an_output(code: Path) -> None:
     assert (before.files, before.passed_over) == ([], [])
     (copy / "out/ckpt.pt").write_text("new")
     (copy / "out/log").write_text("new")
-    with (copy / "data/train.bin").open("ab") as file:  # through the link
+    with (copy / "data/train.csv").open("ab") as file:  # through the link
         file.write(b"more")
     after = find(str(copy.parent), str(copy), "", OutputRules(exclude=("!data/",)), here=True)
     assert [entry.path for entry in after.files] == ["out/ckpt.pt", "out/log"]
-    assert after.passed_over == [f"{copy}/data/train.bin"]
+    assert after.passed_over == [f"{copy}/data/train.csv"]
 
 
 def test_a_checkpoint_that_is_too_large_to_be_copied_is_named(code: Path) -> None:
@@ -86,6 +89,33 @@ def test_a_checkpoint_that_is_too_large_to_be_copied_is_named(code: Path) -> Non
     )  # fmt: skip
     assert words_on_links(linked).startswith("note: out/ckpt.pt: too large to be copied")
     assert words_on_links(()) == words_on_links(None) == ""
+
+
+def test_files_that_may_be_weights_are_copied_last_and_links_to_weights_too(code: Path) -> None:
+    (code / "model.bin").write_bytes(b"x" * (SMALL + 1))
+    (code / "last.pt").symlink_to("out/ckpt.pt")
+    (code / ".gitignore").write_text("*.bin\n*.csv\n*.pkl\n*.pt\nenv/\n")
+    copy, linked = laid(code)
+    assert not any((copy / name).is_symlink() for name in ("model.bin", "last.pt", "out/ckpt.pt"))
+    (copy / "last.pt").write_text("of the run")
+    assert (code / "out/ckpt.pt").stat().st_size == SMALL + 2
+    shutil.rmtree(copy.parent)
+    copy, linked = laid(code, SMALL)
+    assert linked == ("out/ckpt.pt",)  # a link of the user, or a file that may be data, is not named
+    assert (copy / "model.bin").is_symlink() == (copy / "last.pt").is_symlink() is True
+
+
+def test_a_reflink_makes_every_file_the_runs_own(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cloned(source: IO[bytes], target: IO[bytes]) -> bool:
+        target.write(source.read())
+        return True
+
+    monkeypatch.setattr(copying, "is_cloned", cloned)
+    copy, linked = laid(code, SMALL)
+    assert linked == ()
+    for name in ("data/train.csv", "out/ckpt.pt"):
+        assert not (copy / name).is_symlink()
+        assert (copy / name).read_bytes() == (code / name).read_bytes()
 
 
 def test_a_folder_of_many_files_becomes_one_link(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +146,10 @@ def test_odd_names_and_what_is_no_file_are_no_trouble(code: Path) -> None:
 
 
 def test_a_full_disk_is_one_sentence(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, only_clone: bool) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(laid_files, "_copy", full)
+    monkeypatch.setattr(laid_files, "copy_file", full)
     with pytest.raises(
         UsageError, match="an ignored file can't be copied into the run's folder: No space left on device"
     ):

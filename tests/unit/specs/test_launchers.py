@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.specs.launchers import launcher_in
+from orchestrator.specs.launchers import console_launcher, launcher_in
 
 SCRIPTS = {
     "run.sh": "#!/bin/bash\n# torchrun train.py\nset -e\nexport NPROC=2\n"
@@ -56,6 +56,50 @@ def test_what_a_command_starts(folder: Path, command: str, says: str) -> None:
 def test_what_a_shell_is_given_as_text(folder: Path) -> None:
     assert str(launcher_in(["bash", "-lc", "cd /tmp; torchrun train.py"], folder)) == "torchrun"
     assert launcher_in(["bash", "-lc", "echo torchrun"], folder) is None
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """An environment whose console scripts import what real ones import."""
+    env = tmp_path / "env"
+    packages = env / "lib" / "python3.12" / "site-packages"
+    (packages / "theirs" / "cli").mkdir(parents=True)
+    (packages / "theirs" / "cli" / "__init__.py").write_text("def main():\n    import accelerate.commands.launch\n")
+    (packages / "trains.py").write_text("# see torch.distributed.run\ndef main(): ...\n")
+    (env / "bin").mkdir()
+    entries = {
+        "trl": "trl.cli", "tune": "ray.tune.cli", "composer": "composer.cli.launcher", "their-train": "theirs.cli",
+        "trains": "trains",
+    }  # fmt: skip
+    for name, module in entries.items():
+        (env / "bin" / name).write_text(f"#!/opt/env/bin/python3.12\nimport sys\nfrom {module} import main\n")
+    (env / "bin" / "axolotl").write_bytes(b"\x7fELF\xff from axolotl.cli import main")
+    for each in (env / "bin").iterdir():
+        each.chmod(0o755)
+    return env
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("trl sft --model_name m", "trl sft starts its own processes (trl.cli)"),
+        ("env A=1 uv run trl dpo", "trl dpo starts its own processes (trl.cli)"),
+        ("composer -n 2 train.py", "composer starts its own processes (composer.cli.launcher)"),
+        ("their-train --lr 1", "their-train starts its own processes (theirs.cli)"),
+        (
+            "llamafactory-cli train x.yaml",
+            "llamafactory-cli train starts its own processes (llamafactory)",
+        ),  # elsewhere
+        ("trl env", ""),
+        ("trl", ""),
+        ("tune run recipe", ""),  # a program of another package
+        ("axolotl train x.yaml", ""),
+        ("trains", ""),
+        ("gone train", ""),
+    ],
+)
+def test_console_scripts_that_are_launchers(environment: Path, command: str, says: str) -> None:
+    assert str(console_launcher(command.split(), [str(environment / "bin")]) or "") == says
 
 
 def test_the_line_is_kept(folder: Path) -> None:

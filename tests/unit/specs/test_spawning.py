@@ -8,10 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli import orch
+from orchestrator.errors import UsageError
 from orchestrator.prepare.notes import notes_on_request
 from orchestrator.prepare.prepare import Request, plan_for, prepare
 from orchestrator.specs.plan import nproc_by_node
-from orchestrator.specs.spawning import spawning_in
+from orchestrator.specs.spawning import needs_variables, spawning_in
 
 MULTIGPU = """import os
 import torch
@@ -113,6 +114,34 @@ def test_it_is_started_once_unless_the_user_says_how_often(
     assert plan_for(folder, prepared).tasks[0].all_gpus == (prepared.spawning is not None)
 
 
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        ('rank = int(os.environ["RANK"])', True),
+        ("addr = environ [ 'MASTER_ADDR' ]", True),
+        ('if os.environ["WORLD_SIZE"] == "1":', True),
+        ('rank = int(os.environ.get("RANK", -1))', False),
+        ('LOCAL_RANK = int(os.getenv("LOCAL_RANK", -1))', False),
+        (MULTIGPU, False),
+        ("", False),
+    ],
+)
+def test_programs_that_fail_without_a_launchers_variables(text: str, needs: bool) -> None:
+    assert needs_variables(text.encode()) == needs
+
+
+def test_a_console_launcher_is_started_on_one_node_and_refused_on_several(folder: Path) -> None:
+    (folder / "job.yaml").write_text("command: [trl, sft]\n")
+    prepared = prepare(folder, Request("job.yaml", "lab.yaml"))
+    assert nproc_by_node(prepared.profile) == [1]
+    assert plan_for(folder, prepared).tasks[0].program.runs_alone
+    (note,) = (note for note in notes_on_request(prepared, "lab.yaml") if "starts its own processes" in note)
+    assert note.endswith("so orch starts it once: 1 rank on 1 node")
+    with pytest.raises(UsageError, match="do not find each other on 2 nodes") as error:
+        prepare(folder, Request("job.yaml", "lab.yaml", flags={"profile.nodes": 2}))
+    assert "--nproc-per-node 1" in str(error.value.hint)
+
+
 def test_orch_run_says_so_and_a_launcher_in_the_line_is_obeyed(folder: Path) -> None:
     def dry_run(*line: str) -> str:
         found = CliRunner().invoke(orch, ["run", "-p", "local", "--dry-run", "--", *line], catch_exceptions=False)
@@ -121,6 +150,7 @@ def test_orch_run_says_so_and_a_launcher_in_the_line_is_obeyed(folder: Path) -> 
     alone = dry_run("python", "multigpu.py", "2", "1")
     note = "note: multigpu.py:14 starts its own processes (torch.multiprocessing.spawn), so orch starts it once: 1 rank"
     assert note in alone
-    assert "WORLD_SIZE=1" in alone
+    assert "ORCH_NNODES=1" in alone
+    assert "LOCAL_RANK" not in alone
     assert "WORLD_SIZE=2" in dry_run("torchrun", "--nproc_per_node", "2", "multigpu.py")
     assert "starts its own processes" not in dry_run("torchrun", "multigpu.py")

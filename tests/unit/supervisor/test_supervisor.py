@@ -16,8 +16,7 @@ import pytest
 
 from orchestrator.errors import StoreError
 from orchestrator.looking.state import state_of
-from orchestrator.node.system.processes import STOPPED, identify
-from orchestrator.node.system.processes import state_of as state_of_process
+from orchestrator.node.system.processes import identify, is_stopped
 from orchestrator.operations.debugging.shell import shell
 from orchestrator.operations.gc import collect_garbage
 from orchestrator.operations.runs import cancel, remove
@@ -62,11 +61,11 @@ def test_one_that_was_stopped_goes_on_with_the_next_command(tmp_path: Path, monk
             for another in ({**who, "started": 1}, {**who, "host": "elsewhere"}):
                 (tmp_path / "supervisor.json").write_text(json.dumps(another))
                 attended_root()
-                assert state_of_process(process.pid) in STOPPED
+                assert is_stopped(process.pid)
             (tmp_path / "supervisor.json").write_text(json.dumps(who))
             attended_root()
             os.waitpid(process.pid, os.WCONTINUED)
-            assert state_of_process(process.pid) not in STOPPED
+            assert not is_stopped(process.pid)
         finally:
             process.kill()
 

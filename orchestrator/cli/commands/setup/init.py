@@ -101,7 +101,9 @@ def _draft(command: tuple[str, ...], name: str) -> Draft:
 
     from orchestrator.operations.submission import init as initialise
     from orchestrator.operations.submission.batch_script import NoTrainingError
+    from orchestrator.operations.submission.launcher_files import MOST_SCRIPT
     from orchestrator.protocol.reading import read_regular
+    from orchestrator.specs.batch_header import NotConvertibleError
 
     line = shlex.join(command) if len(command) > 1 else command[0]
     if (script := initialise.script_in(command)) is None:
@@ -112,13 +114,17 @@ def _draft(command: tuple[str, ...], name: str) -> Draft:
             raise UsageError(f"{draft.script}: there is no such file in this folder", hint)
         return draft
     try:
-        text = read_regular(os.path.realpath(script), initialise.MOST_BYTES).decode(errors="replace")
+        text = read_regular(os.path.realpath(script), MOST_SCRIPT).decode(errors="replace")
     except OSError as error:
         raise UsageError(
             f"{script} can't be read: {error.strerror}", "name the script that starts the training"
         ) from error
     try:
-        return initialise.job_from_script(text, name, script)
+        return initialise.job_from_script(text, name)
+    except NotConvertibleError as error:
+        raise NotConvertibleError(
+            f"{script}, {error.message}", error.hint.replace("submit FILE", f"submit {script}")
+        ) from None
     except NoTrainingError:
         if command[0] not in ("bash", "sh") or "#SBATCH" in text:
             raise

@@ -74,12 +74,13 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
            dry_run: bool, check: bool, rehearse: bool, after: str | None, sweep: tuple[str, ...],
            search: str | None, trials: int | None, stop_by: str | None, parallel: int | None,
            notify_on: tuple[str, ...], no_wait: bool, **shared: Any) -> int:  # fmt: skip
-    """Submit a job (a YAML file, or a shipped job's name).
+    """Submit a job (a YAML file, a shipped job's name, or a batch file).
 
-    The command returns when the run was started or queued; --follow prints rank 0's log. Words after -- are appended to
-    the job's args.
+    A batch file (#SBATCH, #PBS or #$ lines) runs as it is, on the first of its nodes. The command returns when the run
+    was started or queued; --follow prints rank 0's log. Words after -- are appended to the job's args.
     """
     from orchestrator.runs.store import state_root
+    from orchestrator.specs.documents.lookup import BATCH_SUFFIXES
 
     if check and not dry_run:
         raise UsageError(
@@ -94,7 +95,17 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
     elif job is not None:
         profile = profile_or_default(profile, job)
     root = state_root()
-    asked = request(job or "", profile or "", shared, rehearse=rehearse, again=again, waits=not no_wait, after=after)
+    described: Any = job or ""
+    if job is not None and job.endswith(BATCH_SUFFIXES) and Path(job).is_file():
+        from orchestrator.operations.submission.batch_file import document_of_file
+
+        if sweep or search or rehearse or shared["nodes"] or shared["nproc_per_node"]:
+            raise UsageError(
+                "a batch file that runs as it is decides its nodes and ranks itself, and can't be swept or rehearsed",
+                f"write a job from it: orch init {Path(job).stem} {job}",
+            )
+        described = document_of_file(job)
+    asked = request(described, profile or "", shared, rehearse=rehearse, again=again, waits=not no_wait, after=after)
     if notify_on:
         asked = replace(asked, notify_on=tuple(dict.fromkeys(notify_on)))
     if sweep or search is not None:

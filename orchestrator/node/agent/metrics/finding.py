@@ -7,12 +7,12 @@ run. Symbolic links are not followed.
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Callable, NamedTuple, Protocol
 
 from orchestrator.node.agent.metrics.following import Followed, IsOver, Point
+from orchestrator.node.agent.metrics.series import EVENT_FILE as _EVENT_FILE
 from orchestrator.node.agent.metrics.tables import CsvFile, JsonLines, TrainerState
 from orchestrator.node.agent.metrics.tensorboard import EventFile
 from orchestrator.node.agent.metrics.wandb import WandbFile
@@ -25,7 +25,6 @@ from orchestrator.protocol.task import NodeTask
 MOST_ENTRIES = 50_000  # the most entries that one search looks at, because a data set may have millions of files
 MOST_FILES = 300
 DEEPEST = 12  # the most levels of folders that are searched
-_EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>.+)\.(?P<pid>\d+)\.\d+(\..+)?", re.DOTALL)
 
 
 class Reader(Protocol):
@@ -64,7 +63,6 @@ class _Folder(NamedTuple):
     path: str
     skips: Callable[[str], bool] = lambda _: False
     is_newer: Callable[[str, os.stat_result], bool] = lambda *_: True
-    is_shared: bool = False
 
 
 class Finder:
@@ -80,7 +78,7 @@ class Finder:
         room = [MOST_ENTRIES]
         for folder in self.folders:
             for path, info in self._walk(folder, "", room, 0):
-                if folder.is_newer(path, info) and self._is_of_rank_0(os.path.basename(path), pids, folder.is_shared):
+                if folder.is_newer(path, info) and self._is_of_rank_0(os.path.basename(path), pids):
                     yield Followed(f"{folder.path}/{path}", folder.path)
 
     def _walk(self, folder: _Folder, below: str, room: list[int], depth: int) -> Iterator[tuple[str, os.stat_result]]:
@@ -110,16 +108,14 @@ class Finder:
             except OSError:
                 continue
 
-    def _is_of_rank_0(self, name: str, pids: Pids, is_shared: bool) -> bool:
-        """Return whether rank 0 may have written the file. In a folder that several runs share, the file's name must
-        contain the process id of this run's rank 0.
+    def _is_of_rank_0(self, name: str, pids: Pids) -> bool:
+        """Return whether rank 0 may have written the file. The name of an event file has the process id of its
+        writer.
         """
         match = _EVENT_FILE.fullmatch(name)
-        if match is None:
-            return not is_shared
-        is_here = self.container or match["host"] == socket.gethostname()
-        rank = pids.get(int(match["pid"][:10])) if is_here else None
-        return rank == 0 if is_shared else rank in (None, 0)
+        if match is None or not (self.container or match["host"] == socket.gethostname()):
+            return True
+        return pids.get(int(match["pid"][:10])) in (None, 0)
 
 
 def _folders(task: NodeTask) -> Iterator[_Folder]:
@@ -127,7 +123,6 @@ def _folders(task: NodeTask) -> Iterator[_Folder]:
     code, made = read_baseline(task.code_dir)
     before = {path: facts for path, facts in code.items() if reader_of(Followed(path, "")) is not None}
     searched = [os.path.realpath(folder) for folder in places.folders.values()]
-    is_shared = os.path.islink(task.code_dir)  # the points of a sweep share a copy of the code
     is_checkpoints_own = f"{places.checkpoints}/".startswith((f"{task.run_dir}/", f"{task.code_dir}/"))
 
     def is_no_code(path: str, info: os.stat_result) -> bool:
@@ -141,8 +136,7 @@ def _folders(task: NodeTask) -> Iterator[_Folder]:
 
     for name, folder in places.folders.items():
         if name == CODE:
-            own = is_shared and task.container is None
-            yield _Folder(os.path.realpath(folder), is_newer=is_no_code, is_shared=own)
+            yield _Folder(folder, is_newer=is_no_code)
         elif not any(each != folder and folder.startswith(f"{each}/") for each in searched):
             yield _Folder(folder, is_newer=is_new) if name != OUTPUTS else _Folder(folder)
     yield _Folder(task.run_dir, is_other)

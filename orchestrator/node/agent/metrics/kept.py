@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
 
 from orchestrator.node.agent.metrics.following import Point
 from orchestrator.protocol.files import append
@@ -38,10 +39,13 @@ class _Metric:
 
 
 class KeptMetrics:
-    """Appends lines to a node's file of metrics, in the format of metrics.jsonl: step, attempt, time and the values."""
+    """Appends lines to a node's file of metrics, in the format of metrics.jsonl: step, attempt, time and the values.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    `learn` receives the lines that an earlier agent has added by `add_line`.
+    """
+
+    def __init__(self, path: str, learn: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
+        self.path, self.learn = path, learn
         self.metrics: dict[str, _Metric] = {}
         self.known: set[int] = set()  # hashes of the points in the file
         self.size = 0
@@ -55,6 +59,11 @@ class KeptMetrics:
         for name, value in point.values.items():
             if self._takes(name, point, value, attempt):
                 self._put(name, point.step, point.time, value, attempt)
+
+    def add_line(self, line: Mapping[str, Any]) -> None:
+        """Queue a line that has a `kind` and no step."""
+        self._end_row()
+        self.lines.append(_encoded(line))
 
     def flush(self) -> None:
         """Append the queued points to the file. Raises OSError if they can't be written."""
@@ -114,7 +123,7 @@ class KeptMetrics:
 
     def _end_row(self) -> None:
         if self.row:
-            self.lines.append(json.dumps(self.row, separators=(",", ":")).encode() + b"\n")
+            self.lines.append(_encoded(self.row))
             self.row = {}
 
     def _load(self) -> None:
@@ -129,6 +138,9 @@ class KeptMetrics:
             self._learn(row)
 
     def _learn(self, row: dict[str, Any]) -> None:
+        if "kind" in row:
+            self.learn(row)
+            return
         step = row.get("step")
         if not isinstance(step, (int, float)) or isinstance(step, bool) or len(self.known) >= MOST_POINTS:
             return
@@ -136,3 +148,7 @@ class KeptMetrics:
             if name not in _OWN and type(value) in (int, float) and len(self.metrics) < MOST_METRICS:
                 self.known.add(hash((name, step, float(value))))
                 self._count(self.metrics.setdefault(name, _Metric(first=step)), step)
+
+
+def _encoded(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, separators=(",", ":")).encode() + b"\n"

@@ -10,14 +10,13 @@ import os
 import threading
 import time
 from bisect import bisect
-from collections.abc import Iterator
 from functools import partial
 from typing import Callable
 
 from orchestrator.node.agent.metrics.finding import MOST_FILES, Finder, Reader, reader_of
-from orchestrator.node.agent.metrics.following import IsOver, Point, UnreadableError
+from orchestrator.node.agent.metrics.following import IsOver, UnreadableError
 from orchestrator.node.agent.metrics.kept import KeptMetrics
-from orchestrator.node.agent.metrics.tables import step_folder
+from orchestrator.node.agent.metrics.series import RunSeries
 from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.events import Event, MetricsUnread
@@ -40,7 +39,7 @@ class _File:
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self.series = (type(reader), step_folder(reader.followed.path))
+        self.format = type(reader).__name__
         self.stamp: _Stamp | None = None
         self.is_left = False  # True if the last read ended before the end of this file
 
@@ -59,9 +58,8 @@ class _File:
 class WrittenMetrics:
     """Collects the metrics that the program writes to its own files, and writes them to one file of the run.
 
-    If two folders have a metric of the same name in one attempt, the metric that was read first keeps the name. The
-    other metric's name gets its folder's name as a prefix. If a file of another format repeats a metric, the repeated
-    values are ignored.
+    If two series have a metric of the same name, the metric that was read first keeps the name. The other metric's name
+    gets its folder's name as a prefix. If a file of another format repeats a metric, the repeated values are ignored.
     """
 
     def __init__(self, task: NodeTask, started: Callable[[], Started], record: Callable[[Event], None]) -> None:
@@ -71,8 +69,7 @@ class WrittenMetrics:
         self.finder: Finder | None = None
         self.kept: KeptMetrics | None = None
         self.files: dict[str, _File] = {}
-        self.owners: dict[str, tuple[type, str]] = {}
-        self.attempt = task.attempt
+        self.series = RunSeries(task.attempt)
         self.pids: dict[int, int] = {}
         self.next_search = 0.0
         self.unread: set[str] = set()
@@ -116,10 +113,8 @@ class WrittenMetrics:
         if self.finder is None:
             self.finder = Finder(self.task)
         if self.kept is None:
-            self.kept = KeptMetrics(read_metrics_file(node_folder(self.task.run_dir, self.task.node_rank)))
-        started = self.started()
-        if started.attempt > self.attempt:
-            self.attempt, self.owners = started.attempt, {}
+            path = read_metrics_file(node_folder(self.task.run_dir, self.task.node_rank))
+            self.kept = KeptMetrics(path, self.series.learn)
         if is_last or time.monotonic() >= self.next_search:
             self._search(self.finder)
         paths = sorted(self.files)
@@ -129,6 +124,8 @@ class WrittenMetrics:
             if self.files[path].is_left:
                 self.turn = path
                 break
+        for line in self.series.records():
+            self.kept.add_line(line)
         if is_last:
             self.kept.end()
             self._name_unread()
@@ -154,8 +151,11 @@ class WrittenMetrics:
         stamp = file.new_stamp()
         if stamp is None:
             return
-        path = file.reader.followed.path
+        path, below = file.reader.followed.path, file.reader.followed.below
         file.is_left = False
+        started = self.started()  # asked after the file's time, so that no attempt has begun in between
+        self.series.begin(started.attempt)
+        is_now = stamp[2] >= started.since * 1e9
 
         def is_over_now() -> bool:
             file.is_left = is_over()
@@ -163,23 +163,14 @@ class WrittenMetrics:
 
         try:
             for point in file.reader.read(is_over_now):
-                kept.add(point._replace(values=dict(self._renamed(point, file.series))), self.attempt)
+                series, attempt = self.series.taken(file.format, path, below, point.values, is_now)
+                kept.add(point._replace(values=self.series.renamed(path, series, point.values)), attempt)
         except FileNotFoundError:
             return  # the file was removed meanwhile
         except (UnreadableError, OSError) as error:
             self._complain(path, error)
         if not file.is_left:
             file.stamp = stamp
-
-    def _renamed(self, point: Point, series: tuple[type, str]) -> Iterator[tuple[str, float]]:
-        for name, value in point.values.items():
-            owner = self.owners.setdefault(name, series)
-            if owner == series:
-                yield name, value
-            elif owner[0] is series[0]:
-                longer = f"{os.path.basename(series[1])}/{name}"
-                if self.owners.setdefault(longer, series) == series:
-                    yield longer, value
 
     def _complain(self, path: str, error: Exception) -> None:
         """Record that a file can't be read, or that no metrics can be written. For each path, only the first error is

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -126,12 +125,3 @@ def _is_number(value: object) -> bool:
         return math.isfinite(value)
     except OverflowError:  # an integer in JSON may have any length
         return False
-
-
-def step_folder(path: str) -> str:
-    """Return the folder by which a file's series of metrics is identified. All checkpoint folders in one output folder
-    of Trainer belong to the same series.
-    """
-    folder, name = os.path.split(path)
-    parent, last = os.path.split(folder)
-    return parent if name == "trainer_state.json" and last.startswith("checkpoint-") else folder

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from orchestrator.node.system.gpus.inventory import Gpu
 from orchestrator.node.system.gpus.nvml import open_nvml
-from orchestrator.protocol.places.devices import Device, named_by
 from orchestrator.protocol.samples import GpuSample
 
 
-def gpu_samples(visible: str | None) -> tuple[GpuSample, ...]:
-    """Return samples of the GPUs. `visible` is the value of CUDA_VISIBLE_DEVICES; None for all GPUs."""
-    library = open_nvml()
-    return tuple(sample_of(gpu) for gpu in chosen(library.levels(), visible)) if library is not None else ()
-
-
-def chosen(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES selects. MIG instances are left out, because NVML does not report their
-    utilization.
+def gpu_samples(given: Collection[str]) -> tuple[GpuSample, ...]:
+    """Return samples of the cards whose UUIDs are in `given`. MIG instances are left out, because NVML does not report
+    their utilization.
     """
-    selected = {each.card for each in named_by(visible, [Device(gpu.uuid, gpu.index, gpu.uuid) for gpu in gpus])}
-    return tuple(gpu for gpu in gpus if gpu.uuid in selected)
+    library = open_nvml()
+    return tuple(sample_of(gpu) for gpu in library.levels() if gpu.uuid in given) if library is not None else ()
 
 
 def sample_of(gpu: Gpu) -> GpuSample:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable
 
 from orchestrator.node.agent.sampling.counters import CounterReader
@@ -22,7 +22,7 @@ from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.events import Event, SamplingFailed
 from orchestrator.protocol.layout import attempt_folder, node_folder, samples_file
 from orchestrator.protocol.messages import Report, Unused, Used
-from orchestrator.protocol.places.devices import VISIBLE
+from orchestrator.protocol.places.devices import GIVEN, words_of
 from orchestrator.protocol.samples import FINE_SECONDS, Sample, merged, seconds_per_line
 from orchestrator.protocol.task import NodeTask
 
@@ -33,10 +33,11 @@ class Started:
 
     attempt: int = 0
     pids: dict[int, int] = field(default_factory=dict)  # rank -> the pid that the launcher sees
+    since: float = 0.0  # the time at which the agent ordered the launcher to start the ranks
 
     def without(self, rank: int) -> Started:
         """Return a copy without a rank that has ended."""
-        return Started(self.attempt, {each: pid for each, pid in self.pids.items() if each != rank})
+        return replace(self, pids={each: pid for each, pid in self.pids.items() if each != rank})
 
 
 class Sampling:
@@ -57,8 +58,8 @@ class Sampling:
         self.task, self.started, self.tell, self.record, self.watch = task, started, tell, record, watch
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.file = SampleFile(samples_file(self.node_dir))
-        visible = task.env.get(VISIBLE, os.environ.get(VISIBLE))
-        self.sampler = Sampler(CounterReader(), os.cpu_count() or 1, lambda: gpu_samples(visible))
+        given = words_of(task.env.get(GIVEN, ""))
+        self.sampler = Sampler(CounterReader(), os.cpu_count() or 1, lambda: gpu_samples(given))
         self.trees = RankTrees()
         self.pending: list[Sample] = []
         self.begun = time.monotonic()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.node.launcher.flight_recorder import recorder_settings
@@ -12,6 +16,9 @@ from orchestrator.node.launcher.rank.forked import RankStart
 from orchestrator.protocol.layout import archive_file, attempt_folder, debugger_file, node_folder
 from orchestrator.protocol.ranks import DEFAULTS, Binding, rank_args, rank_argv, rank_environment
 from orchestrator.protocol.task import NodeTask
+
+SUBMIT_FOLDERS = ("SLURM_SUBMIT_DIR", "SGE_O_WORKDIR", "PBS_O_WORKDIR")
+"""The variables with the folder of a batch file's submit. The file starts in a copy of that folder."""
 
 
 def plan_ranks(
@@ -25,28 +32,32 @@ def plan_ranks(
     resume_from: str = "",
     checksum: str = "",
     torch_version: str = "",
+    visible: Mapping[str, str] = MappingProxyType({}),
 ) -> list[RankStart]:
     """Return a RankStart for each process that a node starts: one process per rank, or a single torchrun or accelerate
-    for all ranks. `argv` is set if the process must exec.
+    for all ranks. `argv` is set if the process must exec. `visible` has the variables that select the node's GPUs.
     """
-    foreign = task.launcher in ("torchrun", "accelerate")
+    foreign, own = task.launcher in ("torchrun", "accelerate"), task.program.own_ranks
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
+    variables = functools.partial(
+        rank_environment, binding=binding, attempt=attempt, master_addr=master_addr, master_port=master_port,
+        serves_store=serves_store and not foreign, resume_from=resume_from, checksum=checksum,
+    )  # fmt: skip
+    told = replace(task, program=replace(task.program, runs_alone=False))
     starts = []
     for local_rank in range(1 if foreign else binding.nproc):
-        environment = rank_environment(
-            task,
-            binding,
-            local_rank,
-            attempt=attempt,
-            master_addr=master_addr,
-            master_port=master_port,
-            serves_store=serves_store and not foreign,
-            resume_from=resume_from,
-            checksum=checksum,
-        )
+        environment = variables(task, local_rank=local_rank)
+        withheld = {k: v for k, v in variables(told, local_rank=local_rank).items() if k not in environment}
+        if "SLURM_PROCID" in os.environ and not own:
+            environment |= slurm_variables(binding, local_rank)
         rank = binding.rank_offset + local_rank
         defaults = {name: environment.pop(name) for name in DEFAULTS if name in environment}
-        values: dict[str, Any] = {"argv": None, "debugged": debugged(task, rank, folder), **files_of(folder, rank)}
+        values: dict[str, Any] = {
+            "argv": None,
+            "withheld": withheld,
+            "debugged": debugged(task, rank, folder),
+            **files_of(folder, rank),
+        }
         if foreign:
             environment = {key: value for key, value in environment.items() if key.startswith("ORCH_")}
             del environment["ORCH_BEAT_FILE"]
@@ -55,6 +66,9 @@ def plan_ranks(
             values["argv"] = tuple(foreign_argv(task, binding, master_addr, master_port))
             values["archive"] = archive_file(task.run_dir)
             values["members"] = tuple(range(binding.rank_offset, binding.rank_offset + binding.nproc))
+        elif own:
+            environment |= {name: task.code_dir for name in SUBMIT_FOLDERS if name in os.environ}
+            values["argv"] = tuple(rank_argv(task, local_rank))
         elif task.launcher == "exec" or task.program.kind == "command":
             values["argv"] = tuple(rank_argv(task, local_rank))
             if is_python(values["argv"][0]):
@@ -65,13 +79,27 @@ def plan_ranks(
                 kind=task.program.kind,
                 target=task.program.target,
                 args=tuple(rank_args(task.program, local_rank)),
-                environment=environment,
-                defaults={**defaults, **recorder_settings(folder, torch_version)},
+                environment={**visible, **environment},
+                defaults={**defaults, **({} if own else recorder_settings(folder, torch_version))},
                 cwd=task.code_dir,
+                hears_all=own,
                 **values,
             )
         )
     return starts
+
+
+def slurm_variables(binding: Binding, local_rank: int) -> dict[str, str]:
+    """Return Slurm's variables of a task for a rank. Programs that `srun python` starts find their rank in them.
+    The agent's own variables count the nodes, not the ranks.
+    """
+    world, nodes = str(binding.world_size), binding.nnodes
+    return {
+        "SLURM_PROCID": str(binding.rank_offset + local_rank), "SLURM_LOCALID": str(local_rank),
+        "SLURM_NODEID": str(binding.node_rank), "SLURM_NTASKS": world, "SLURM_NPROCS": world,
+        "SLURM_STEP_NUM_TASKS": world, "SLURM_NTASKS_PER_NODE": str(binding.nproc),
+        "SLURM_TASKS_PER_NODE": f"{binding.nproc}(x{nodes})" if nodes > 1 else str(binding.nproc),
+    }  # fmt: skip
 
 
 def debugged(task: NodeTask, rank: int, folder: str) -> dict[str, Any] | None:

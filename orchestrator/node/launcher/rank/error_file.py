@@ -5,6 +5,7 @@ For an out-of-memory error, the file also contains the GPU's memory use and the 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -50,6 +51,27 @@ def write_error_at_end(path: str, mode: int) -> None:
         before(kind, error, frames)
 
     sys.excepthook = hook
+
+
+def ended_file(error_file: str) -> str:
+    """Return the path of the empty file that a rank creates when its program has ended. It is beside the rank's error
+    file.
+    """
+    folder, name = os.path.split(error_file)
+    return os.path.join(folder, name.replace("error_", "ended_").replace(".json", ""))
+
+
+def note_end(error_file: str, mode: int = 0o666) -> None:
+    """Create the file that shows that the rank's program has ended, unless an exception has ended the program."""
+    if not os.path.exists(error_file):
+        with contextlib.suppress(OSError), as_orch():  # the disk is full; then the end counts as a crash
+            os.close(open_own(ended_file(error_file), os.O_WRONLY | os.O_CREAT, mode))
+
+
+def note_end_at_exit(error_file: str, mode: int) -> None:
+    """Make this process, but none of its forks, create the file at its end, after all other atexit handlers."""
+    rank = os.getpid()
+    atexit.register(lambda: note_end(error_file, mode) if os.getpid() == rank else None)
 
 
 def gpu_memory() -> dict[str, int]:

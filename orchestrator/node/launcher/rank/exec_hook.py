@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from typing import Any
 
-from orchestrator.node.launcher.rank.error_file import write_error_at_end
+from orchestrator.node.launcher.rank.error_file import note_end_at_exit, write_error_at_end
 from orchestrator.node.launcher.rank.setup import set_up
 from orchestrator.node.system.private import file_mode
 from orchestrator.protocol.json_text import parse_json
@@ -66,6 +66,7 @@ def _restore_environment(path: str | None) -> None:
 
 def _set_up_rank(setup: Mapping[str, Any], mode: int) -> None:
     write_error_at_end(setup["error_file"], mode)
+    note_end_at_exit(setup["error_file"], mode)
     set_up(setup)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable
 
+from orchestrator.node.launcher.rank.error_file import ended_file
 from orchestrator.node.system.signals import name_of
 from orchestrator.protocol.masking import masked_json
 from orchestrator.protocol.rank_reports import RankEnd, RankError
@@ -80,7 +81,15 @@ def _with_last_words(end: RankEnd, start: RankStart, code: int, masked: Masker) 
     else:
         # All last lines are searched, because a native stack follows torch's message.
         victim = end.signal == "SIGABRT" and looks_like_victim(error, tail)
-    return replace(end, tail=tail, error=error, victim=victim, failed_rank=None if failed == start.rank else failed)
+    finished = code < 0 and error is None and os.path.exists(ended_file(start.error_file))
+    return replace(
+        end,
+        tail=tail,
+        error=error,
+        victim=victim,
+        finished=finished,
+        failed_rank=None if failed == start.rank else failed,
+    )
 
 
 def lost_a_process(end: RankEnd) -> bool:

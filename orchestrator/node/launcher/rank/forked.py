@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
-from orchestrator.node.launcher.rank.error_file import write_error
+from orchestrator.node.launcher.rank.error_file import note_end, write_error
 from orchestrator.node.launcher.rank.exec_hook import files_of, with_hook
 from orchestrator.node.launcher.rank.setup import set_up
 from orchestrator.node.system.private import as_orch, give_back_umask
@@ -46,8 +46,10 @@ class RankStart:
     stack_file: str
     argv: tuple[str, ...] | None = None
     archive: str = ""  # the path of node.pyz if the argv is a Python interpreter, which orch can set up
+    hears_all: bool = False  # whether it gets the default actions of all signals: a batch file may have its own traps
     members: tuple[int, ...] = ()  # the ranks that this process starts, if it is another launcher
     defaults: dict[str, str] = field(default_factory=dict)  # variables that the job or the node may override
+    withheld: dict[str, str] = field(default_factory=dict)  # see `change_rendezvous`
     debugged: dict[str, Any] | None = None  # the debugger's settings in a debugged run; {} if another rank is debugged
 
     @property
@@ -55,7 +57,7 @@ class RankStart:
         """Return the settings for `set_up`, which runs in the rank's interpreter before its program."""
         folder = self.folder if self.members else ""
         return {"stack_file": self.stack_file, "error_file": self.error_file, "folder": folder,
-                "debugged": self.debugged}  # fmt: skip
+                "debugged": self.debugged, "withheld": self.withheld}  # fmt: skip
 
     @property
     def folder(self) -> str:
@@ -105,9 +107,10 @@ def run_rank(start: RankStart) -> int:
         return _exec(start)
     set_up(start.setup)
     code = _run_program(start)
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
+    if code == 0:
+        note_end(start.error_file)
+    # This first tells thread pools, such as loky's and those of concurrent.futures, to end, and then joins all threads.
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     _flush_open_files()
     os._exit(code)
@@ -139,7 +142,7 @@ def _run_program(start: RankStart) -> int:
 
 def _exec(start: RankStart) -> int:
     assert start.argv is not None
-    for number in (signal.SIGINT, signal.SIGPIPE):
+    for number in (signal.SIGINT, signal.SIGPIPE, *([signal.SIGUSR2] if start.hears_all else [])):
         signal.signal(number, signal.SIG_DFL)
     environment = with_hook(os.environ, start.archive, start.setup) if start.archive else os.environ
     try:

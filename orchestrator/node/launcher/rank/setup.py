@@ -7,20 +7,26 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.node.launcher.rank.own_store import tell_stores_apart
+from orchestrator.node.launcher.rank.rendezvous import change_rendezvous
 from orchestrator.node.launcher.stacks import answer_with_stacks
+from orchestrator.protocol.layout import read_marker
 from orchestrator.protocol.ranks import EXIT_NO_RETRY
 
 
 def set_up(setup: Mapping[str, Any]) -> None:
-    """Enable stack dumps, and let the program serve its own stores. If a rank of the run is debugged, also raise the
-    timeouts.
+    """Enable stack dumps, change torch's rendezvous, and note whether rank 0 reads its checkpoint. If a rank of the run
+    is debugged, also raise the timeouts.
 
     `setup` is the value of RankStart.setup. The debugged rank waits in this function for its debugger. If the debugger
     can't be started, the rank exits with an error message.
     """
     answer_with_stacks(setup["stack_file"])
-    tell_stores_apart()
+    change_rendezvous(setup["withheld"])
+    rank = setup["withheld"].get("RANK", os.environ.get("RANK"))
+    if rank == "0" and (checkpoint := os.environ.get("ORCH_RESUME_FROM")):
+        from orchestrator.node.launcher.rank.checkpoint_use import note_use
+
+        note_use(checkpoint, read_marker(os.path.dirname(setup["stack_file"])))
     if setup["debugged"] is None:
         return
     from orchestrator.node.launcher.rank.patience import stretch_timeouts

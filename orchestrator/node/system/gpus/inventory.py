@@ -34,10 +34,11 @@ class MigInstance:
 class Gpu:
     """A GPU card. Its values are in bytes, watts, degrees Celsius, MHz and per cent."""
 
-    index: int  # the number in nvidia-smi, and in CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID
+    index: int  # the number in nvidia-smi
     uuid: str
     name: str | None = None
     bus_id: str | None = None
+    minor: int | None = None  # N in the name of the card's device file, /dev/nvidiaN
     memory_total: int | None = None
     memory_used: int | None = None
     utilization: int | None = None

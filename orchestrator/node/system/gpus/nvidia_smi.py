@@ -74,6 +74,7 @@ def _gpu(index: int, card: Any, instances: dict[str, list[MigInstance]]) -> Gpu:
         uuid=uuid,
         name=_text(card, "product_name"),
         bus_id=card.get("id"),
+        minor=_whole(_text(card, "minor_number")),
         memory_total=_bytes(_text(card, "fb_memory_usage/total")),
         memory_used=_bytes(_text(card, "fb_memory_usage/used")),
         utilization=_whole(_text(card, "utilization/gpu_util")),

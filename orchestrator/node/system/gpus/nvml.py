@@ -41,22 +41,34 @@ def look() -> GpuInventory:
     return library.read() if library is not None else look_by_program()
 
 
-@functools.lru_cache(maxsize=1)
 def open_nvml() -> Nvml | None:
     """Load and initialize NVML, once per process. Return None if NVML is missing or the driver does not answer."""
+    return _opened()[0]
+
+
+def nvml_problem() -> str:
+    """Return why NVML can't be initialized, in NVML's words; "" if it can, or if this machine has no NVML."""
+    return _opened()[1]
+
+
+@functools.lru_cache(maxsize=1)
+def _opened() -> tuple[Nvml | None, str]:
+    problem = ""
     try:
         import ctypes
     except ImportError:
-        return None
+        return None, problem
     for name in LIBRARIES:
         try:
             library = ctypes.CDLL(name)
         except OSError:
             continue
         nvml = Nvml(library)
-        if nvml.start():
-            return nvml
-    return None
+        code = nvml.start()
+        if code == 0:
+            return nvml, ""
+        problem = problem or nvml.error_text(code)
+    return None, problem
 
 
 class Nvml:
@@ -70,9 +82,17 @@ class Nvml:
         self._library, self._c = library, ctypes
         self._known: tuple[tuple[int, str, Any], ...] = ()
 
-    def start(self) -> bool:
-        """Initialize the library. Return False if no driver answers."""
-        return self._call("nvmlInit_v2") == 0
+    def start(self) -> int:
+        """Initialize the library, and return NVML's code: 0 after a success."""
+        return self._call("nvmlInit_v2")
+
+    def error_text(self, code: int) -> str:
+        """Return NVML's words for a code, such as `Driver/library version mismatch`."""
+        function = getattr(self._library, "nvmlErrorString", None)
+        if function is None:
+            return f"error {code}"
+        function.restype = self._c.c_char_p
+        return str(function(code).decode("ascii", "replace"))
 
     def read(self) -> GpuInventory:
         """Return all GPUs with all their present values."""
@@ -128,6 +148,7 @@ class Nvml:
             self._levels(index, uuid, device),
             name=self._text("nvmlDeviceGetName", device),
             bus_id=self._bus_id(device),
+            minor=self._number("nvmlDeviceGetMinorNumber", device),
             power_limit=limit / 1000 if limit is not None else None,
             ecc_aggregate=self._errors(device, AGGREGATE),
             pending_retirement=any(pending) if pending else None,

@@ -32,7 +32,7 @@ REACHED = {"addr": "10.0.0.1", "own": "10.0.0.2", "interface": "ib0"}
 ANSWERS: dict[str, Told] = {
     "hash_environments": {"environments": {}},
     "listen": {"port": 20001},
-    "examine_gpus": {"gpus": []},
+    "examine_gpus": {"gpus": [], "nvml_problem": ""},
     "look_at_queue": {
         "places": {"gpu-0": {"uid": 1001, "user": "bob", "run": "r-1", "since": 1}, "gpu-1": None},
         "tickets": [], "uid": 1000, "now": 1,

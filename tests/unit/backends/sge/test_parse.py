@@ -171,6 +171,17 @@ def test_profile_and_job_reach_qsub() -> None:
     ]  # fmt: skip
 
 
+def test_a_batch_file_as_it_is_has_its_own_options_and_only_a_place_from_the_profile() -> None:
+    job = {"script": None, "command": ["sh", "j.sge"], "retry": {"timeout": 0, "preempted": 0}}
+    options = ["-pe", "mpi", "8", "-q", "own.q"]
+    plan = launch({**job, "batch": {"scheduler": "sge", "options": options}}, time="2h", queue="gpu.q", project="lab")
+    assert GridEngine().options(plan) == [
+        "-V", "-N", "j-abc234", "-S", "/bin/sh", "-o", "/dev/null", "-r", "n", "-notify", "-j", "y", "-P", "lab",
+        "-pe", "mpi", "8", "-q", "own.q",
+    ]  # fmt: skip
+    assert '"$run" "$job" "$start" -\n' in GridEngine().script(plan)  # no warning before the limit
+
+
 def test_the_script_counts_its_starts_and_asks_for_another_by_99() -> None:
     text = GridEngine().script(launch(time="1h"))
     assert "#$ -pe mpi 3\n" in text

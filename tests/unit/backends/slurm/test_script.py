@@ -225,3 +225,67 @@ def test_an_expedited_requeue_is_left_to_sbatch() -> None:
 )
 def test_a_gpus_share_of_the_cores_is_asked_for(profile: dict[str, Any], cores: int | None) -> None:
     assert cores_per_node(launch(**profile)) == cores
+
+
+BATCH: dict[str, Any] = {"script": None, "command": ["/bin/bash", "job.sbatch"], "retry": {"timeout": 0}}
+
+
+def as_it_is(*options: str, retry: int | None = 0, **values: Any) -> LaunchPlan:
+    job = {**BATCH, "batch": {"scheduler": "slurm", "options": options}, "retry": {"timeout": retry}}
+    return launch(job=job, nodes=1, **{"nproc_per_node": 1, **values})
+
+
+def test_a_batch_file_as_it_is_has_its_own_options_and_only_a_place_from_the_profile() -> None:
+    profile = {
+        "partition": "gpu", "account": "lab", "mem": "4G", "gpus_per_node": 2, "cpus_per_task": 8, "gres": "gpu:3",
+        "sbatch": {"reservation": "ours", "exclusive": True, "dependency": "afterok:1"},
+    }  # fmt: skip
+    found = options(
+        Slurm().script(as_it_is("--nodes=2", "--ntasks=3", "--account=own", "--dependency=afterok:7", **profile))
+    )
+    assert found == {
+        "nodes": "2", "ntasks": "3", "account": "own", "partition": "gpu", "reservation": "ours",
+        "dependency": "afterok:1,afterok:7", "job-name": "j-abc234", "comment": "orch j-abc234", "open-mode": "append",
+        "output": f"{RUN}/slurm/%j_0_log.out",
+    }  # fmt: skip
+    assert options(Slurm().script(as_it_is("--ntasks=4"))).keys() & {"nodes", "time", "signal", "requeue"} == set()
+    asked = options(Slurm().script(as_it_is("--requeue", retry=None)))
+    assert "requeue" in asked
+    never = {**BATCH, "batch": {"scheduler": "slurm", "options": ["--no-requeue"]}, "retry": {"preempted": 0}}
+    assert "no-requeue" in options(Slurm().script(launch(job=never, nodes=1, nproc_per_node=1)))
+
+
+@pytest.mark.parametrize(("retry", "limit"), [(None, "7200"), (0, "-")])
+def test_only_a_file_that_asks_for_a_requeue_is_warned_of_its_limit(
+    tmp_path: Path, retry: int | None, limit: str
+) -> None:
+    run = tmp_path / "run"
+    (run / FOLDER).mkdir(parents=True)
+    job = {**BATCH, "batch": {"scheduler": "slurm", "options": ["--requeue"]}, "retry": {"timeout": retry}}
+    text = Slurm().script(launch(str(run), job, time="2h", nodes=1, nproc_per_node=1))
+    text = text.replace("/env/bin/python ", f"{tmp_path}/agent ")
+    (tmp_path / "agent").write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/called\nexit 7\n')
+    (tmp_path / "agent").chmod(0o755)
+    done = subprocess.run(["bash"], input=text, env={**os.environ, "SLURM_JOB_ID": "17"}, text=True, check=False)
+    assert done.returncode == 7
+    assert (tmp_path / "called").read_text() == f"{run}/node.pyz job slurm {run} 17 0 {limit}\n"
+
+
+def test_the_files_own_signal_reaches_its_program_and_others_do_not_end_the_batch_shell(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / FOLDER).mkdir(parents=True)
+    job = {**BATCH, "batch": {"scheduler": "slurm", "options": ["--signal=B:USR1@60"]}}
+    text = Slurm().script(launch(str(run), job, nodes=1, nproc_per_node=1))
+    agent = tmp_path / "agent"
+    agent.write_text(
+        f"#!/bin/bash\necho $$ >{run}/batch.pid\n"
+        f"trap 'echo heard >>{tmp_path}/heard; exit 0' USR1\nkill -TERM $PPID; kill -USR1 $PPID\n"
+        "while true; do sleep 0.05; done\n"
+    )
+    agent.chmod(0o755)
+    done = subprocess.run(
+        ["bash"], input=text.replace("/env/bin/python ", f"{agent} "), env={**os.environ, "SLURM_JOB_ID": "17"},
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert (tmp_path / "heard").read_text() == "heard\n"

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.node.agent.first_steps import FirstSteps
+from orchestrator.node.agent.first_steps import FirstSteps, first_saved
+from orchestrator.node.server.outputs import baseline
+from orchestrator.protocol.checkpoints.of_run import Places
+from orchestrator.protocol.code_baseline import write_baseline
+from tests.unit.specs.test_plan import planned
 
 
 def lines(*steps: Any) -> str:
@@ -20,7 +25,7 @@ def lines(*steps: Any) -> str:
 def watch(tmp_path: Path) -> FirstSteps:
     """One of a second attempt, whose metrics are appended to those of the first."""
     (tmp_path / "metrics.jsonl").write_text(lines(1, 2, 3))
-    return FirstSteps(str(tmp_path / "beat_0"), str(tmp_path / "metrics.jsonl"))
+    return FirstSteps(str(tmp_path / "beat_0"), str(tmp_path / "metrics.jsonl"), str(tmp_path / "read"))
 
 
 def append(watch: FirstSteps, text: str) -> None:
@@ -60,6 +65,46 @@ def test_metrics_that_are_no_file_of_its_own_are_not_read(tmp_path: Path) -> Non
     (tmp_path / "link").symlink_to("other")
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe", "missing"):
-        watch = FirstSteps(str(tmp_path / "beat_0"), str(tmp_path / name))
+        watch = FirstSteps(str(tmp_path / "beat_0"), str(tmp_path / name), str(tmp_path / "read"))
         watch.offset = 0
         assert watch.look() is None
+
+
+def test_a_checkpoint_that_rank_0_has_read_is_told_before_its_steps_are(watch: FirstSteps) -> None:
+    Path(watch.marker).touch()
+    append(watch, lines(1, 2))
+    assert watch.look() == {"read": True}
+    assert watch.look() is None
+
+
+@pytest.mark.parametrize(
+    ("offered", "saved", "found"),
+    [
+        ("ck/step-20.pt", ["ck/step-30.pt"], (20, 30)),
+        ("ck/step-20.pt", ["ck/step-30.pt", "ck/step-10.pt"], (20, 10)),
+        ("ck/step-20.pt", ["ck/step-20.pt", "ck/step-30.pt"], (20, 20)),  # it was saved again
+        ("ck/step-20.pt", [], None),
+        ("ck/step-20.pt", ["other/step-30.pt", "ck/best-30.pt", "ck/step-30.pth"], None),
+        ("ck/last.pt", ["ck/last.pt"], None),
+        ("ck/2026-11-28.pt", ["ck/2026-11-29.pt"], None),
+        ("ck/20261128.pt", ["ck/20261129.pt"], None),
+    ],
+)
+def test_a_file_with_a_greater_number_in_its_name_follows_the_offered_one(
+    tmp_path: Path, offered: str, saved: list[str], found: tuple[int, int] | None
+) -> None:
+    task = replace(planned().tasks[0], run_dir=str(tmp_path), code_dir=str(tmp_path / "code"))
+    (tmp_path / "code").mkdir()
+    write_baseline(str(tmp_path / "code"), baseline(str(tmp_path / "code")))
+
+    def save(name: str) -> None:
+        path = tmp_path / "code" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"\x80\x02weights")
+
+    save(offered)
+    os.utime(tmp_path / "code" / offered, (1e9, 1e9))
+    before = Places.of(task).own()
+    for name in saved:
+        save(name)
+    assert first_saved(task, before[f"code/{offered}"], before) == found

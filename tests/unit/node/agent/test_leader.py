@@ -425,6 +425,37 @@ def test_ranks_that_we_killed_are_not_blamed_for_it() -> None:
     assert culprit.rank == 0
 
 
+@pytest.mark.parametrize(
+    ("others", "at_exit", "blamed", "cause"),
+    [
+        ([FINE, {**KILLED, "signal": "SIGTERM", "finished": True, "stopped": True}], True, 1, "no_retry"),
+        ([FINE, {**KILLED, "stopped": True, "after_stop": True}], False, 1, "infra"),  # it may not have saved all
+        ([FINE, OWN], False, 3, "user_error"),
+        ([FINE, VICTIM], False, 1, "infra"),
+    ],
+)
+def test_a_death_after_all_programs_had_ended_is_not_repaired_by_another_start(
+    others: list[dict], at_exit: bool, blamed: int, cause: str
+) -> None:
+    aborted = {"rank": 1, "signal": "SIGABRT", "finished": True}
+    ends = [aborted, *({**each, "rank": rank} for rank, each in enumerate(others, 2))]
+    culprit = culprit_of([read(Culprit, {"after_stop": False, **end}) for end in ends])
+    assert culprit is not None
+    assert (culprit.at_exit, culprit.rank, cause_of(culprit)) == (at_exit, blamed, cause)
+
+
+def test_a_rank_that_dies_after_its_program_had_ended_stops_no_other() -> None:
+    gang = Gang(retry={"infra": 3})
+    gang.run()
+    gang.exit(0, {"signal": "SIGABRT", "finished": True, "stopped": False, "left": 1})
+    assert not gang.told("stop")
+    for rank, left in ((1, 0), (2, 1), (3, 0)):
+        gang.exit(rank, {**FINE, "left": left})
+    gang.idle()
+    assert (gang.end["outcome"], gang.end["cause"]) == ("failed", "no_retry")
+    assert "rank 0" in gang.end["reason"] or not gang.end["reason"]
+
+
 def test_nobody_is_blamed_for_ranks_that_ended_well_or_ask_to_be_started_again() -> None:
     assert culprit_of([Culprit(0, 0), Culprit(1, 95)]) is None
 

@@ -21,10 +21,10 @@ def test_a_search_that_hangs_on_a_dead_disk_keeps_only_one_thread(monkeypatch: p
     begun: list[str] = []
     answers = threading.Event()
 
-    def search(*_: Any) -> int:
+    def search(*_: Any) -> tuple[int, int]:
         begun.append("search")
         answers.wait(300)
-        return 30
+        return 20, 30
 
     monkeypatch.setattr(offer, "first_saved", search)
     monkeypatch.setattr(offer, "LOOK_SECONDS", 0.01)
@@ -44,4 +44,4 @@ def test_a_search_that_hangs_on_a_dead_disk_keeps_only_one_thread(monkeypatch: p
 
     asyncio.run(run())
     assert begun == ["search"]
-    assert [each.saved for each in recorded] == [30]
+    assert [(each.offered_step, each.saved) for each in recorded] == [(20, 30)]

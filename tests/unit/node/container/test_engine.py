@@ -22,6 +22,7 @@ from orchestrator.node.container.prepare import (
     refusal,
     visible_gpus,
 )
+from orchestrator.node.system.gpus.inventory import Gpu, GpuInventory, MigInstance
 from orchestrator.protocol.hostlist import ranges
 from orchestrator.protocol.places.devices import Device
 from orchestrator.protocol.task import Container, Mount, NodeTask, Program
@@ -99,6 +100,17 @@ def test_only_the_gpus_of_the_allocation_or_the_lease_are_given(
     assert visible_gpus(NodeTask(**{**TASK.__dict__, "env": env}), environ) == gpus
 
 
+@pytest.mark.parametrize("names", [("GPU-b", "GPU-a"), ("MIG-a",)])
+def test_what_the_run_has_reserved_is_given_whatever_the_variables_say(names: tuple[str, ...]) -> None:
+    variables = {"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"}
+    held = replace(TASK, reserved=names, env={"CUDA_VISIBLE_DEVICES": "GPU-z"})
+    assert visible_gpus(held, variables) == names
+    assert task_inside(held, NodeResources(gpus=names), variables, 4).reserved == names
+    unnamed = replace(TASK, reserved=("gpu-2", "gpu-3"))  # the container numbers them anew
+    inside = task_inside(unnamed, NodeResources(gpus=visible_gpus(unnamed, {})), {}, 4)
+    assert (inside.reserved, inside.env["CUDA_VISIBLE_DEVICES"]) == ((), "0,1")
+
+
 def test_ranks_that_train_on_the_cpu_are_given_no_gpu() -> None:
     assert visible_gpus(NodeTask(**{**TASK.__dict__, "uses_gpus": False}), {"SLURM_STEP_GPUS": "0"}) == ()
 
@@ -106,10 +118,13 @@ def test_ranks_that_train_on_the_cpu_are_given_no_gpu() -> None:
 def test_without_a_word_of_anybody_all_cards_are_given_by_their_uuids(monkeypatch: pytest.MonkeyPatch) -> None:
     cards = (Device("GPU-a", 0, "GPU-a"), Device("MIG-b", 1, "GPU-c"))
     monkeypatch.setattr(prepare, "machine_devices", lambda: cards)
+    listed = GpuInventory((Gpu(2, "GPU-a"), Gpu(3, "GPU-c", mig=True, instances=(MigInstance("MIG-b"),))))
+    monkeypatch.setattr(prepare, "look", lambda: listed)
     assert visible_gpus(TASK, {}) == ("GPU-a", "MIG-b")
     box = replace(TASK.container, gpu_flag="cdi") if TASK.container else None
     by_cdi = node_resources(replace(TASK, container=box), Engine("podman", "5"), {})
-    assert by_cdi.gpus == ("0", "MIG-b")  # a toolkit may know cards by number alone
+    # A toolkit may know cards by number alone, and numbers those that this process may not open too.
+    assert by_cdi.gpus == ("2", "MIG-b")
     monkeypatch.setattr(prepare, "machine_devices", tuple)
     assert visible_gpus(TASK, {}) == ()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.node.launcher.rank.argv import foreign_argv, plan_ranks
 from orchestrator.node.launcher.rank.forked import RankStart
-from orchestrator.protocol.ranks import bind
+from orchestrator.protocol.ranks import RANK_VARIABLES, bind
 from orchestrator.protocol.task import NodeTask, Program
 
 SCRIPT, MODULE = Program("script", "train.py", ("--lr", "1")), Program("module", "my.train")
@@ -51,6 +53,20 @@ def test_another_launcher_is_one_process_and_makes_the_rank_variables_itself(lau
     assert "ORCH_BEAT_FILE" not in start.environment  # it would be the same one for all its ranks
 
 
+@pytest.mark.parametrize("launcher", ["fork", "exec", "torchrun", "accelerate"])
+def test_every_process_is_shown_the_nodes_gpus_and_an_instance_of_mig_by_its_own_rank(launcher: str) -> None:
+    def shown(given: str, visible: str) -> list[str]:
+        told = replace(task(launcher), env={"ORCH_GPUS": given})
+        found = plan_ranks(
+            told, bind([2, 2])[1], 0, "m", 1, serves_store=True, visible={"CUDA_VISIBLE_DEVICES": visible}
+        )
+        return [each.environment["CUDA_VISIBLE_DEVICES"] for each in found]
+
+    processes = 2 if launcher in ("fork", "exec") else 1
+    assert shown("GPU-a,GPU-b", "3,1") == ["3,1"] * processes
+    assert shown("MIG-a,MIG-b", "MIG-a,MIG-b") == (["MIG-a", "MIG-b"] if processes == 2 else ["MIG-a,MIG-b"])
+
+
 @pytest.mark.parametrize(
     ("launcher", "program", "argv"),
     [
@@ -72,6 +88,39 @@ def test_forked_and_executed_ranks(launcher: str, program: Program, argv: tuple[
 
 
 def test_ranks_bind_the_port_themselves_where_nobody_serves_the_store() -> None:
-    assert {start.environment["TORCHELASTIC_USE_AGENT_STORE"] for start in starts("fork")} == {"True"}
+    assert {start.environment["TORCHELASTIC_USE_AGENT_STORE"] for start in starts("fork")} == {"1"}
     bound = starts("exec", COMMAND, serves_store=False)
     assert {start.environment["TORCHELASTIC_USE_AGENT_STORE"] for start in bound} == {"False"}
+    (alone,) = plan_ranks(task("fork"), bind([1])[0], 3, "10.0.0.1", 4242, serves_store=True)
+    assert alone.environment["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+    assert alone.setup["withheld"] == {}
+
+
+def test_a_program_that_runs_alone_gets_the_variables_only_beside_other_ranks() -> None:
+    program = replace(SCRIPT, runs_alone=True)
+    (alone,) = plan_ranks(task("fork", program), bind([1])[0], 3, "10.0.0.1", 4242, serves_store=True)
+    assert not set(RANK_VARIABLES) & set(alone.environment)
+    assert alone.environment["ORCH_RUN_ID"] == "r-1"
+    withheld = alone.setup["withheld"]
+    assert (withheld["RANK"], withheld["MASTER_PORT"]) == ("0", "4242")
+    assert {start.environment["WORLD_SIZE"] for start in starts("fork", program)} == {"4"}
+
+
+def test_a_batch_file_as_it_is_gets_no_variables_of_a_rank_and_all_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_SUBMIT_DIR", "/home/alice")
+    program = Program("command", "/bin/bash", ("job.sbatch",), own_ranks=True)
+    (start, _) = starts("auto", program)
+    assert start.argv == ("/bin/bash", "job.sbatch")
+    assert start.environment["SLURM_SUBMIT_DIR"] == "/code"
+    assert all(name.startswith("ORCH_") for name in start.environment if name != "SLURM_SUBMIT_DIR")
+    assert (start.defaults, start.hears_all) == ({}, True)
+
+
+def test_a_rank_finds_its_numbers_in_slurms_variables_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(name.startswith("SLURM_") for name in starts("fork")[1].environment)
+    monkeypatch.setenv("SLURM_PROCID", "1")  # the agent's own: the number of its node
+    found = starts("fork")[1].environment
+    assert {name: found[f"SLURM_{name}"] for name in ("PROCID", "LOCALID", "NODEID", "NTASKS", "TASKS_PER_NODE")} == {
+        "PROCID": "3", "LOCALID": "1", "NODEID": "1", "NTASKS": "4", "TASKS_PER_NODE": "2(x2)",
+    }  # fmt: skip

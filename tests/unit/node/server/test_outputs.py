@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 from pathlib import Path
 
@@ -202,17 +201,6 @@ def test_a_link_in_the_place_of_a_containers_folders_is_passed_over(run: Path, t
     listed = found(run)
     assert [entry for entry in listed.files if "container" in entry.root] == []
     assert listed.passed_over == [str(run / place)]
-
-
-def test_files_beside_code_that_the_points_of_a_sweep_share_are_outputs(run: Path, tmp_path: Path) -> None:
-    orchs = ("code.json", "handle.json", "sweep.json", "search.json", "search.jsonl", "slurm/submission.sh")
-    written = ["codebook.pt", "results/out.txt", "search_results.json"]
-    for name in ("code/main.py", *orchs, *written):
-        write(tmp_path / "sweeps/s" / name)
-    shutil.rmtree(run / "code")
-    (run / "code").symlink_to(tmp_path / "sweeps/s/code")
-    write_baseline(f"{run}/code", baseline(f"{run}/code"))
-    assert names(run) == [("beside_all_points", name) for name in written]
 
 
 def test_names_survive_whatever_their_encoding(run: Path) -> None:

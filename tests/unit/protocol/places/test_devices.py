@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.protocol.places.devices import Device, given, is_gpu, named_by, shown, why_not
+from orchestrator.protocol.places.devices import Device, given, is_gpu, named_by, numbered, shown, why_not
 
 CARDS = [
     Device("GPU-aaaa1111", 0, "GPU-aaaa1111"),
@@ -57,13 +57,41 @@ def test_a_contradiction_is_a_sentence(job: str | None, shell: str | None, said:
     assert bool(found) == bool(said)
 
 
-def test_what_ranks_are_shown_names_the_cards_themselves() -> None:
-    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def test_what_a_runs_processes_are_shown_names_the_cards_themselves() -> None:
+    order = ORDER
     assert shown(["GPU-aaaa1111", "MIG-cccc3333"]) == {"CUDA_VISIBLE_DEVICES": "GPU-aaaa1111,MIG-cccc3333"}
     assert shown(["gpu-0", "gpu-3"]) == {"CUDA_VISIBLE_DEVICES": "0,3", **order}
-    assert shown(["slot-0"]) == shown([]) == {}
+    assert shown([]) == {}
     assert shown(["GPU-a", "gpu-3"]) == {"CUDA_VISIBLE_DEVICES": "GPU-a,3", **order}
     assert [is_gpu(name) for name in ("GPU-a", "MIG-a", "gpu-0", "slot-0")] == [True, True, True, False]
+
+
+WHOLE = [Device(name, number, name) for number, name in enumerate(("GPU-a", "GPU-b", "GPU-c"))]
+
+
+@pytest.mark.parametrize(
+    ("names", "devices", "environ", "found"),
+    [
+        (["GPU-a"], WHOLE, {}, {"CUDA_VISIBLE_DEVICES": "0", **ORDER}),
+        (["GPU-c", "GPU-a"], WHOLE, ORDER, {"CUDA_VISIBLE_DEVICES": "2,0", **ORDER}),  # in the job's order
+        (["GPU-c"], WHOLE, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, {"CUDA_VISIBLE_DEVICES": "GPU-c"}),
+        (["GPU-c"], WHOLE, {"CUDA_DEVICE_ORDER": ""}, {"CUDA_VISIBLE_DEVICES": "GPU-c"}),
+        (["MIG-cccc3333"], CARDS, {}, {"CUDA_VISIBLE_DEVICES": "MIG-cccc3333"}),
+        (["GPU-aaaa1111"], CARDS, {}, {"CUDA_VISIBLE_DEVICES": "GPU-aaaa1111"}),  # another card is in MIG mode
+        (["GPU-aaaa1111"], CARDS[:3], {}, {"CUDA_VISIBLE_DEVICES": "GPU-aaaa1111"}),
+        (["GPU-c"], [WHOLE[0], WHOLE[2]], {}, {"CUDA_VISIBLE_DEVICES": "GPU-c"}),  # one in MIG mode has no instances
+        (["GPU-c"], WHOLE[:2], {}, {"CUDA_VISIBLE_DEVICES": "GPU-c"}),
+        (["GPU-c"], [], {}, {"CUDA_VISIBLE_DEVICES": "GPU-c"}),  # a container in which nothing tells of the cards
+        ([], WHOLE, {}, {}),
+    ],
+)
+def test_whole_cards_have_numbers_where_these_are_certain(
+    names: list[str], devices: list[Device], environ: dict[str, str], found: dict[str, str]
+) -> None:
+    assert numbered(names, devices, environ) == found
 
 
 @pytest.mark.parametrize(
@@ -77,9 +105,6 @@ def test_what_ranks_are_shown_names_the_cards_themselves() -> None:
 )
 def test_what_ranks_were_given_is_named_by_uuid(visible: str | None, found: str) -> None:
     assert given(visible, CARDS) == found
-    # Of a machine's eight cards an allocation may open four: CUDA counts these from 0, and the library does not.
-    elsewhere = [each._replace(number=each.number + 4) for each in CARDS]
-    assert given(visible, elsewhere) == found
 
 
 def test_a_card_that_nobody_knows_by_uuid_was_given_by_its_number() -> None:

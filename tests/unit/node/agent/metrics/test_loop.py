@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import socket
 import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from orchestrator.node.server.outputs import baseline
 from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.task import NodeTask, Program
 
-from .written import EVENTS, scalar
+from .written import EVENTS, history, scalar, wandb_file
 
 
 class Looks:
@@ -39,6 +42,20 @@ class Looks:
     def new_agent(self) -> WrittenMetrics:
         return WrittenMetrics(self.task, lambda: self.started, self.events.append)
 
+    def begin_start(self, number: int) -> None:
+        """Begin another start of the run, with a new agent."""
+        self.metrics.look(60.0, is_last=True)
+        self.started = Started(number, {}, since=math.inf)
+        self.metrics = self.new_agent()
+        self.look()
+        self.begin_attempt(number)
+
+    def begin_attempt(self, number: int) -> None:
+        """Begin another attempt. All files that are there were last written an hour before it."""
+        self.started = Started(number, {}, since=time.time() - 60)
+        for path in self.outputs.rglob("*"):
+            os.utime(path, (time.time() - 3600,) * 2)
+
     def write(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
@@ -54,7 +71,7 @@ class Looks:
         found: dict[str, list[tuple[float, float]]] = {}
         for line in (self.run / "nodes/0/metrics.jsonl").read_bytes().splitlines():
             row = json.loads(line)
-            for name in row.keys() - {"step", "attempt", "time"}:
+            for name in row.keys() - {"step", "attempt", "time", "kind", "series"}:
                 found.setdefault(name, []).append((row["step"], row[name]))
         return found
 
@@ -138,6 +155,120 @@ def test_a_second_attempt_writes_another_file_with_steps_of_the_first(looks: Loo
     assert looks.found() == {"loss": [(1, 1), (2, 2), (3, 3), (2, 20), (3, 30), (4, 40)]}
 
 
+def summary(month: str, hour: int, host: str, rest: str = "") -> str:
+    """Return the path of an event file of SummaryWriter in its default folder."""
+    return f"runs/{month}_{hour:02}-00-01_{host}{rest}/events.out.tfevents.17000{hour:02}000.{host}.{hour}.0"
+
+
+def two_starts(looks: Looks, files: Sequence[tuple[str, str]], write: Callable[[Path, str, int], None]) -> None:
+    """Let two starts on two hosts write a point to each pair of files, and look as each start's agent does."""
+    for first, _ in files:
+        write(looks.outputs / first, first, 1)
+    looks.look()
+    looks.begin_start(1)
+    for _, second in reversed(files):
+        write(looks.outputs / second, second, 2)
+        looks.look()
+
+
+def test_the_second_start_continues_the_curves_of_event_files(looks: Looks) -> None:
+    pairs = [
+        (summary("Nov28", 5, "n1"), summary("Nov28", 6, "n2")),
+        (summary("Nov28", 5, "n1", "/eval"), summary("Dec01", 6, "n2", "/eval")),
+        (summary("Nov28", 5, "n1", "LR_0.1"), summary("Dec01", 6, "n2", "LR_0.1")),
+        ("tb/20261128-050000/a/" + EVENTS, "tb/20261128-060000/a/" + EVENTS),
+        (f"out/version_0/{EVENTS}", f"out/version_1/{EVENTS}"),
+    ]
+    value = {path: number for number, pair in enumerate(pairs) for path in pair}
+
+    def write(path: Path, name: str, step: int) -> None:
+        looks.write(path, scalar("loss", value[name], step))
+
+    two_starts(looks, pairs, write)
+    assert looks.found() == {
+        # "out" is the first by path, and each other folder's metric begins with the name of the folder
+        "loss": [(1, 4), (2, 4)], "runs/loss": [(1, 0), (2, 0)], "eval/loss": [(1, 1), (2, 1)],
+        "LR_0.1/loss": [(1, 2), (2, 2)], "a/loss": [(1, 3), (2, 3)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "data"),
+    [
+        ("logs/version_0/metrics.csv", "logs/version_1/metrics.csv", lambda step: csv((step, 0.5))),
+        ("logs/version_7001/metrics.csv", "logs/version_7002/metrics.csv", lambda step: csv((step, 0.5))),
+        ("2026-11-28/05-00-00/metrics.csv", "2026-11-29/06-00-00/metrics.csv", lambda step: csv((step, 0.5))),
+        ("log_n1/metrics.jsonl", "log_n2/metrics.jsonl", lambda step: b'{"step": %d, "loss": 0.5}\n' % step),
+        ("runs/brave-fox/metrics.csv", "runs/shy-owl/metrics.csv", lambda step: csv((step, 0.5))),
+        (
+            "out-1700000000/checkpoint-1/trainer_state.json", "out-1700003600/checkpoint-2/trainer_state.json",
+            lambda step: b'{"log_history": [{"step": %d, "loss": 0.5}]}' % step,
+        ),
+        (
+            "wandb/offline-run-20261128_050000-ab12/run-ab12.wandb",
+            "wandb/offline-run-20261128_060000-cd34/run-cd34.wandb",
+            lambda step: wandb_file([history(step, loss="0.5")]),
+        ),
+    ],
+)  # fmt: skip
+def test_the_second_start_continues_the_curve_of_each_format(
+    looks: Looks, first: str, second: str, data: Callable[[int], bytes]
+) -> None:
+    two_starts(looks, [(first, second)], lambda path, _, step: looks.write(path, data(step)))
+    assert looks.found() == {"loss": [(1, 0.5), (2, 0.5)]}
+
+
+def test_an_attempt_of_the_same_agent_and_one_of_another_host_continue_the_curve_too(looks: Looks) -> None:
+    for number in (1, 2, 3):
+        looks.begin_attempt(number - 1)
+        looks.write(looks.outputs / summary("Nov28", number, f"n{number}"), scalar("loss", 0.5, number))
+        looks.look()
+    looks.begin_start(3)
+    shutil.rmtree(looks.outputs)  # node 0 is on another host now, and sees no earlier file
+    looks.write(looks.outputs / summary("Nov28", 4, "n4"), scalar("loss", 0.5, 4))
+    assert looks.found() == {"loss": [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.5)]}
+
+
+def test_two_writers_of_one_start_are_kept_apart_in_each_start(looks: Looks) -> None:
+    one, two = summary("Nov28", 5, "n1"), summary("Nov28", 6, "n1")
+    looks.write(looks.outputs / one, scalar("loss", 1.0, 1))
+    looks.write(looks.outputs / two, scalar("loss", 2.0, 1))
+    looks.look()
+    looks.begin_start(1)
+    looks.write(looks.outputs / summary("Nov28", 7, "n2"), scalar("loss", 1.0, 2))
+    looks.write(looks.outputs / summary("Nov28", 8, "n2"), scalar("loss", 2.0, 2))
+    assert looks.found() == {"loss": [(1, 1.0), (2, 1.0)], "runs-2/loss": [(1, 2.0), (2, 2.0)]}
+
+
+def test_a_writer_that_begins_first_after_a_restart_does_not_take_another_writers_name(looks: Looks) -> None:
+    looks.write(looks.outputs / "logs/validation/metrics.csv", csv((1, 2.0)))
+    looks.look()  # the program has evaluated before its first step
+    looks.write(looks.outputs / "logs/train/metrics.csv", csv((1, 1.0)))
+    looks.look()
+    looks.begin_start(1)
+    looks.write(looks.outputs / "logs/train/metrics.csv", b"2,1\n")
+    looks.write(looks.outputs / "logs/validation/metrics.csv", b"2,2\n")
+    assert looks.found() == {"loss": [(1, 2.0), (2, 2.0)], "train/loss": [(1, 1.0), (2, 1.0)]}
+
+
+def test_points_that_an_earlier_agent_has_not_read_belong_to_its_attempt(looks: Looks) -> None:
+    looks.write(looks.outputs / "metrics.csv", csv((1, 1.0)))
+    looks.look()
+    looks.write(looks.outputs / "metrics.csv", b"2,2\n")
+    looks.metrics, looks.started = looks.new_agent(), Started(1, {}, since=math.inf)
+    looks.look()
+    rows = [json.loads(line) for line in (looks.run / "nodes/0/metrics.jsonl").read_bytes().splitlines()]
+    assert [(row["step"], row["attempt"]) for row in rows if "step" in row] == [(1, 0), (2, 0)]
+
+
+def test_a_damaged_record_of_a_series_loses_no_values(looks: Looks) -> None:
+    looks.write(looks.run / "nodes/0/metrics.jsonl", b'{"kind":"series","series":{"format":1}}\n{"kind":"series"}\n')
+    looks.write(looks.outputs / "metrics.csv", csv((1, 1.0)))
+    looks.look()
+    rows = [json.loads(line) for line in (looks.run / "nodes/0/metrics.jsonl").read_bytes().splitlines()]
+    assert [(row["step"], row["loss"]) for row in rows if "step" in row] == [(1, 1.0)]
+
+
 def test_a_checkpoint_of_trainer_repeats_the_log_and_doubles_nothing(looks: Looks) -> None:
     log: list[dict[str, float]] = []
     for step in (1, 2, 3):
@@ -163,19 +294,6 @@ def test_another_ranks_event_file_is_left_out(looks: Looks) -> None:
     looks.write(looks.outputs / f"events.out.tfevents.1700000000.{host}.42.0", scalar("loss", 2.0, 1))
     looks.write(looks.outputs / f"events.out.tfevents.1700000001.{host}.41.0", scalar("loss", 1.0, 1))
     assert looks.found() == {"loss": [(1, 1.0)]}
-
-
-def test_in_a_folder_that_runs_share_only_event_files_of_rank_0_are_the_runs(tmp_path: Path) -> None:
-    looks = Looks(tmp_path / "run")
-    looks.code.rename(tmp_path / "shared")
-    looks.code.symlink_to(tmp_path / "shared")
-    looks.metrics.note(Started(0, {0: 41, 1: 42}))
-    host = socket.gethostname()
-    looks.write(tmp_path / f"shared/events.out.tfevents.1700000000.{host}.41.0", scalar("loss", 1.0, 1))
-    looks.write(tmp_path / f"shared/events.out.tfevents.1700000000.{host}.77.0", scalar("others", 1.0, 1))
-    looks.write(tmp_path / "shared/metrics.csv", csv((1, 9.0), name="others"))
-    looks.write(looks.outputs / "metrics.csv", csv((1, 9.0), name="acc"))
-    assert looks.found() == {"loss": [(1, 1.0)], "acc": [(1, 9.0)]}
 
 
 def test_a_large_file_does_not_use_up_the_time_of_the_others(looks: Looks) -> None:

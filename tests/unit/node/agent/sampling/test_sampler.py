@@ -9,16 +9,13 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.node.agent.sampling.counters import Counters, Usage
-from orchestrator.node.agent.sampling.gpus import chosen
 from orchestrator.node.agent.sampling.idle import IdleWatch
 from orchestrator.node.agent.sampling.ring_file import SampleFile
 from orchestrator.node.agent.sampling.sampler import Moment, Sampler
-from orchestrator.node.system.gpus.inventory import Gpu
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
 from orchestrator.runs.files.samples import read_samples
 from orchestrator.runs.store import RunDir
@@ -183,23 +180,13 @@ def test_a_node_without_ranks_is_not_idle_and_begins_anew() -> None:
 # -- GPUs
 
 
-@pytest.mark.parametrize(
-    ("visible", "found"),
-    [(None, [0, 1]), ("1", [1]), ("", []), ("-1", []), (nvml.uuid(0), [0]), (nvml.uuid(1)[:12], [1]), ("MIG-1", [])],
-    ids=["unset", "number", "empty", "none", "uuid", "beginning", "instance"],  # a stub's UUIDs are its process's own
-)
-def test_only_the_gpus_count_that_the_ranks_may_see(visible: str | None, found: list[int]) -> None:
-    gpus = tuple(Gpu(number, nvml.uuid(number)) for number in range(2))
-    assert [gpu.index for gpu in chosen(gpus, visible)] == found
-
-
-def test_gpus_are_measured_through_the_library(tmp_path: Path) -> None:
-    stub = nvml.describe(
-        tmp_path / "state", nvml.card(0), nvml.card(1, "utilization 97", "power 312000", "throttle 64", "volatile 2")
-    )
+def test_the_gpus_of_the_ranks_are_measured_through_the_library(tmp_path: Path) -> None:
+    card = nvml.card(1, "utilization 97", "power 312000", "throttle 64", "volatile 2")
+    stub = nvml.describe(tmp_path / "state", nvml.card(0), card, nvml.card(2))
+    names = ["MIG-1", nvml.uuid(0), nvml.uuid(1)]
     program = (
         "from orchestrator.node.agent.sampling.gpus import gpu_samples; import dataclasses, json; "
-        "print(json.dumps([dataclasses.asdict(each) for each in gpu_samples(None)]))"
+        f"print(json.dumps([dataclasses.asdict(each) for each in gpu_samples({names})]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

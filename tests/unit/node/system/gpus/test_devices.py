@@ -39,6 +39,56 @@ def test_a_card_that_mig_has_divided_is_its_instances(monkeypatch: pytest.Monkey
     assert devices.devices_of(CARDS)[2] == Device("MIG-2", 1, "GPU-b")
 
 
+def test_cards_that_this_process_may_not_open_are_left_out_and_not_numbered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cards = GpuInventory(tuple(Gpu(index, f"GPU-{index}", minor=3 - index) for index in range(4)))
+    monkeypatch.setattr(devices, "look", lambda: cards)
+    assert names() == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]  # WSL2 has no device file of a card
+    (tmp_path / "dev").mkdir()
+    for minor in (0, 2, 3):
+        (tmp_path / "dev" / f"nvidia{minor}").touch()
+    assert devices.devices_of(cards) == [
+        Device(f"GPU-{index}", place, f"GPU-{index}") for place, index in enumerate((0, 1, 3))
+    ]
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("nvidia3") and allowed(path, mode))
+    assert devices.devices_of(cards) == [Device("GPU-1", 0, "GPU-1"), Device("GPU-3", 1, "GPU-3")]
+    for index, bus in enumerate(("01", "02", "03")):
+        folder = tmp_path / "driver" / f"0000:{bus}:00.0"
+        folder.mkdir(parents=True)
+        said = f"GPU UUID: \t GPU-{index}\nDevice Minor: \t {3 - index}\n"
+        (folder / "information").write_text(said)
+    monkeypatch.setattr(devices, "look", GpuInventory)
+    assert devices.machine_devices() == (Device("GPU-1", 0, "GPU-1"),)
+    (tmp_path / "driver").rename(tmp_path / "gone")
+    devices.machine_devices.cache_clear()
+    assert devices.machine_devices() == (Device("gpu-0", 0, "gpu-0"), Device("gpu-1", 1, "gpu-1"))
+
+
+def test_a_child_process_looks_so_that_this_one_opens_no_card(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    me, looked = os.getpid(), []
+
+    def look() -> GpuInventory:
+        looked.append(os.getpid())
+        return CARDS
+
+    def fails() -> GpuInventory:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(devices, "look", look)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-z")
+    assert devices.devices_apart() == tuple(devices.devices_of(CARDS))
+    monkeypatch.setattr(devices, "look", GpuInventory)
+    assert devices.devices_apart() == ()  # the variable says which cards to see, not which there are
+    monkeypatch.setattr(devices, "look", fails)
+    assert devices.devices_apart() == ()
+    assert "ZeroDivisionError" in capfd.readouterr().err
+    assert me not in looked
+
+
 def test_without_the_library_the_driver_then_the_device_files_then_the_shell_tell(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

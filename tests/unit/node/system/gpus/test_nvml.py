@@ -39,7 +39,7 @@ def test_each_card_is_told_in_the_order_of_the_bus(tmp_path: Path, count: int) -
     last = found["gpus"][-1]
     assert last == {
         "index": count - 1, "uuid": nvml.uuid(count - 1), "name": "NVIDIA H200",
-        "bus_id": f"00000000:{count + 15:02X}:00.0", "memory_total": 139 << 30, "memory_used": 1 << 29,
+        "bus_id": f"00000000:{count + 15:02X}:00.0", "minor": None, "memory_total": 139 << 30, "memory_used": 1 << 29,
         "utilization": 0, "power": 76.0, "power_limit": 700.0, "temperature": 31, "sm_clock": 345,
         "throttle_reasons": [], "ecc_volatile": 0, "ecc_aggregate": 0, "pending_retirement": False,
         "remap_failed": False, "compute_mode": "default", "persistence": True, "mig": False, "instances": [],

@@ -1,0 +1,1 @@
+export SEEN_BY=vars
