@@ -64,12 +64,13 @@ class CheckResult(NamedTuple):
 
 
 def connected(machine: Machine) -> CheckResult:
-    """Return the check of a connection that was opened. Start files that delay each command are a warning."""
+    """Return the result of a check that has connected to a machine: how it is connected, and why. Start files that
+    delay each command are a warning.
+    """
+    how = f"connected by {machine.connection}" if machine.connection else "connected"
     if not machine.slow:
-        return CheckResult(Level.OK, "connected")
-    return CheckResult(
-        Level.WARN, f"connected; {machine.slow}", "end these files early if the shell is not interactive"
-    )
+        return CheckResult(Level.OK, how)
+    return CheckResult(Level.WARN, f"{how}; {machine.slow}", "end these files early if the shell is not interactive")
 
 
 def room(folder: str, free: int) -> CheckResult:

@@ -6,6 +6,7 @@ import secrets
 from typing import Final
 
 MOST_BEFORE: Final = 64 << 20  # bytes that start files may print
+START_SECONDS: Final = 60.0  # for the login shell's start files, unless the user's ConnectTimeout is longer
 SEEN: Final = 2000  # bytes of earlier output that an error may quote
 
 

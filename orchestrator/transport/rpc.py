@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 from orchestrator.errors import BackendError, PythonMissingError
@@ -16,7 +17,7 @@ from orchestrator.node.system.interpreter import MIN_PYTHON, first_python
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.transport.address import Address
 from orchestrator.transport.answers import is_answer
-from orchestrator.transport.boundary import MOST_BEFORE, Boundary
+from orchestrator.transport.boundary import MOST_BEFORE, START_SECONDS, Boundary
 from orchestrator.transport.connection import LOST
 from orchestrator.transport.machine import (
     CALL_SECONDS,
@@ -31,7 +32,6 @@ from orchestrator.transport.machine import (
 from orchestrator.transport.node_archive import node_archive
 from orchestrator.transport.openssh import SshProcess, resolve
 
-START_SECONDS: Final = 60.0  # for the login shell's start files, unless the user's ConnectTimeout is longer
 SLOW_SECONDS: Final = 5.0  # start files that take longer are named by the doctor
 SMALL: Final = 1 << 16
 MANY: Final = 16 << 20  # bytes for which a connection of the system's ssh is worth its handshake
@@ -147,6 +147,8 @@ class Session(Machine):
     runs. The default is made by this process.
     """
 
+    shares = False  # True if the connection is one of the user's ssh program, which may use an open connection
+
     def __init__(
         self,
         address: Address,
@@ -193,9 +195,8 @@ class Session(Machine):
         fast = None
         if count >= MANY and self.address.is_by_ssh:
             with contextlib.suppress(BackendError):  # if ssh is missing or has no key, this session is used
-                fast = Session(
-                    self.address, lambda argv: SshProcess(self.address, argv), self.workdir, archive=self.archive
-                )
+                start = partial(SshProcess, self.address, shares=self.shares)
+                fast = Session(self.address, start, self.workdir, archive=self.archive)
                 fast.is_own = True
         try:
             yield fast or self
@@ -232,9 +233,10 @@ class Session(Machine):
             alarm = _Alarm(channel, self.address)
             try:
                 self._greet(channel, boundary)
-            except (BackendError, *LOST):
+            except (BackendError, *LOST) as error:
                 channel.close()
-                if alarm.is_over:
+                is_explained = isinstance(error, BackendError) and not isinstance(error, PythonMissingError)
+                if alarm.is_over and not is_explained:
                     raise self._hangs(alarm.seconds, boundary) from None
                 raise
             finally:

@@ -136,6 +136,24 @@ class Control:
         sites.apply(self.cluster, host, name)
         self.undo.callback(sites.remove, self.cluster, host)
 
+    def ask_for_more(self, host: str, *options: str) -> None:
+        """Start the host's sshd anew, so that it asks for a second factor or a password. See `open_by_hand`."""
+        sshd.ask_for_more(self.cluster, host)
+        self.sshd(host, *options)
+
+    def open_by_hand(self, here: str, *words: str) -> None:
+        """Run this ssh command as alice, who types what she is asked for. A connection that stays is closed later."""
+        program = self.file(here, "/srv/answers")
+        program.write_text(sshd.answering())
+        program.chmod(0o755)
+        self.undo.callback(self.run, here, words[0], "-O", "exit", *words[1:])
+        self.output(here, *words, "true", SSH_ASKPASS="/srv/answers", SSH_ASKPASS_REQUIRE="force")
+
+    def failed_logins(self, host: str) -> list[str]:
+        """The connections to the host that ended before their user was known, from the log of its sshd."""
+        log = self.file(host, sshd.LOG).read_text(errors="replace").splitlines()
+        return [line for line in log if "by authenticating user" in line or "Too many authentication failures" in line]
+
     def end_lost_connections(self, host: str) -> None:
         """From now on the host's sshd ends connections that have been silent for 4 s.
 

@@ -311,9 +311,8 @@ class Batch(Backend):
         step = job.step_argv(site, run, node, argv, terminal=terminal)
         if not self.is_remote:
             return step
-        from orchestrator.transport.openssh import over_ssh
-
-        return over_ssh(parse_address(site.where), step, terminal=terminal)
+        assert self.pool is not None, "only a remote backend has a login node"
+        return self.pool.over_ssh(parse_address(site.where), site.workdir, step, terminal=terminal)
 
     def with_python(self, run: RunDir, node: int, argv: Sequence[str]) -> list[str]:
         """Return a command with the interpreter that has started the job's agents."""
@@ -394,6 +393,8 @@ class Batch(Backend):
         paths = self.paths(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)
         launch = plan(Job(name="doctor", command=("true",)), profile, "doctor", paths)
         site = self.site(launch.profile)
+        if self.pool is not None:
+            self.pool.try_again()
         return self.scheduler.doctor(
             Trial(
                 site,

@@ -61,8 +61,8 @@ def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: s
         if (value := getattr(settings, name)) is not None
     )
     counted = "a node" if settings.nodes_of_job == 1 else f"{settings.nodes_of_job} nodes"
-    own = {name: getattr(settings, name) for name in ("partition", "account", "qos")}
-    named = {name: f"{name} '{value}'" if value else f"default {name}" for name, value in own.items()}
+    given = {name: getattr(settings, name) for name in ("partition", "account", "qos")}
+    named = {name: f"{name} '{value}'" if value else f"default {name}" for name, value in given.items()}
     facts = {**vars(settings), **named, "counted": counted, "said": last, "where": where,
              "asked": asked or "one core per rank",
              "time": f"{time_limit // 60} min" if time_limit else "none"}  # fmt: skip
