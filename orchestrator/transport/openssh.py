@@ -325,8 +325,8 @@ def _unanswered(hops: Sequence[tuple[Address, Resolved]]) -> BackendError:
     if has_master(address, resolved):
         return _silent_master(address)
     return BackendError(
-        f"{address.host}: can't be reached by ssh: no command has begun within {START_SECONDS:g} s: ssh does not log in, "
-        f"or the login shell's start files there hang{_because(resolved)}",
+        f"{address.host}: can't be reached by ssh: no command began within {START_SECONDS:g} s: ssh does not log in,"
+        f" or the login shell's start files there hang{_because(resolved)}",
         f"try: {address.ssh_command}", transient=True,
     )  # fmt: skip
 
