@@ -136,9 +136,13 @@ def _check_machine(
     skew = hello["time"] - (before + time.time()) / 2
     node.hello = hello
     lack = "" if is_alone else tls_problem(hello["lacks_tls"])
-    found = f"{hello['python']}, {hello['path']}{machine.passed_over and f' ({machine.passed_over})'}"
+    found = f"{hello['python']}, {hello['path']}"
     found += lack and f"; {lack}"
-    node.add("python3", FAIL if lack else OK, found, "install a python3 with OpenSSL 1.1.1 or newer")
+    if machine.passed_over and not lack:
+        note = f"orch runs there with {hello['path']}: {machine.passed_over}"
+        node.checks["python3"] = CheckResult(OK, found, note)
+    else:
+        node.add("python3", FAIL if lack else OK, found, "install a python3 with OpenSSL 1.1.1 or newer")
     disk, shm = room(hello["workdir"], hello["free"]), hello["shm"]
     trust = "; who may write above it is trusted: shared_parent" if settings.shared_parent and not host.is_here else ""
     node.add("workdir", disk.level, f"{disk.value}{trust}", disk.hint)

@@ -56,8 +56,8 @@ def _python(trial: Trial) -> CheckResult:
         python, machine = trial.python(), trial.site.machine()
     except BackendError as error:
         return CheckResult(Level.FAIL, error.message, error.hint)
-    own = f"; orch itself runs with {trial.site.hello()['path']}: {machine.passed_over}" if machine.passed_over else ""
-    return CheckResult(Level.OK, f"{python}{own}")
+    own = f"orch runs there with {trial.site.hello()['path']}: {machine.passed_over}" if machine.passed_over else ""
+    return CheckResult(Level.OK, python, own)
 
 
 def _room(folder: Folder, unseen: str) -> CheckResult:
