@@ -349,11 +349,12 @@ def test_a_login_node_with_a_second_factor_from_run_to_pull(laptop: Laptop) -> N
     bed.ask_for_more("ctl", *SECOND_FACTOR)
     laptop.write("main.py", HELD_AT_FIRST)
     profile = laptop.profile()
-    refused = laptop.orch("run", "-p", profile, "--", "job/main.py", "60", "0")
+    job = laptop.write("job.yaml", '{"script": "main.py", "launcher": "exec", "args": [60, 0]}')
+    refused = laptop.orch("submit", job, "-p", profile)
     assert "ctl: the login asks for a second factor, and orch never prompts; open a connection with: ssh alice@ctl" in (
         refused.err
     )
-    assert len(bed.failed_logins("ctl")) == 1
+    assert len(bed.failed_logins("ctl")) == 1, refused.err
     config.write_text("Host ctl\n  ControlMaster auto\n  ControlPath ~/.ssh/cm-%C\n  ControlPersist yes\n")
     bed.open_by_hand(LAPTOP, "ssh", "alice@ctl")
     run = laptop.submit(
