@@ -63,13 +63,13 @@ def main(runs: int, minutes: float) -> None:
                    "exclude": LAPTOP, "time": "1h", "python": sys.executable, "cpus_per_task": 1,
                    "sbatch": {"overcommit": True}}  # fmt: skip
         (folder / "far.yaml").write_text(json.dumps(profile))
+        queue = ("squeue", "--noheader", "--user=alice", "--states=RUNNING")
         for count in (1, runs):
             have = len(control.orch("status", "--json", host=LAPTOP, timeout=300).json or [])
             for _ in range(count - have):
                 done = control.orch("submit", "job/job.yaml", "-p", "job/far.yaml", host=LAPTOP, timeout=300)
                 assert done.code == 0, done.err
             print(f"{count} submitted", flush=True)
-            queue = ("squeue", "--noheader", "--user=alice", "--states=RUNNING")
             most = min(count, 24)
             wait_until(lambda most=most: len(control.output(LOGIN, *queue).splitlines()) >= most, "the jobs")
             time.sleep(10)  # the first copies

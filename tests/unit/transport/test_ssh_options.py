@@ -21,18 +21,12 @@ from orchestrator.transport.ssh_options import (
 )
 
 # Options that `ssh -G` prints only if they are set.
-<<<<<<< HEAD
-MORE = tuple(
-    ["BindAddress=10.0.0.1", "BindInterface=lo", "CertificateFile=/c", "ControlPath=/s", "DynamicForward=80", "HostKeyAlias=a", "IdentityAgent=/a", "IgnoreUnknown=x", "KnownHostsCommand=/k", "LocalCommand=l", "LocalForward=80_n1:80", "PKCS11Provider=/p", "PreferredAuthentications=publickey", "ProxyCommand=nc", "RemoteCommand=r", "RemoteForward=80_n1:80", "RevokedHostKeys=/r", "SetEnv=A=1"]
-)
-=======
 MORE = (
     "BindAddress=10.0.0.1", "BindInterface=lo", "CertificateFile=/c", "ControlPath=/s", "DynamicForward=80",
     "HostKeyAlias=a", "IdentityAgent=/a", "IgnoreUnknown=x", "KnownHostsCommand=/k", "LocalCommand=l",
     "LocalForward=80_n1:80", "PKCS11Provider=/p", "PreferredAuthentications=publickey", "ProxyCommand=nc",
     "RemoteCommand=r", "RemoteForward=80_n1:80", "RevokedHostKeys=/r", "SetEnv=A=1",
 )  # fmt: skip
->>>>>>> ssh
 
 
 def options_of(*more: str) -> dict[str, list[str]]:
