@@ -275,12 +275,14 @@ class Channel:
     def __init__(self, connection: Connection, argv: list[str]) -> None:
         self.channel = connection.client.get_transport().open_session(timeout=CONNECT_SECONDS)
         self.channel.exec_command(shlex.join(argv))
-        self.channel.settimeout(CONNECT_SECONDS)
         self.stream = self.channel.makefile("rb", BUFFER)
 
     def settle(self) -> None:
-        """Remove the time limit of reads, because the other end has answered."""
-        self.channel.settimeout(None)
+        """Do nothing, because reads have no time limit."""
+
+    def give_up(self) -> None:
+        """End the command, which wakes the threads that wait to read from it."""
+        self.channel.close()
 
     def send(self, data: bytes) -> None:
         """Send all of the data."""

@@ -20,6 +20,7 @@ from typing import Final
 
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import NO_CONNECTION, Address, gateway_of
+from orchestrator.transport.boundary import START_SECONDS
 from orchestrator.transport.carrier import Carrier
 from orchestrator.transport.ssh_options import KeyKind, kind_of, why_program
 
@@ -300,7 +301,7 @@ class SshProcess(Carrier):
     def __init__(self, address: Address, argv: list[str], *, shares: bool = True) -> None:
         self.hops = hops_to(address)
         command = [*_argv(self.hops, shares=shares), "--", address.host, shlex.join(argv)]
-        super().__init__(address, command, 2 * CONNECT_SECONDS, NO_WINDOWS)
+        super().__init__(address, command, environment=NO_WINDOWS)
 
     def last_words(self) -> tuple[int, str]:
         """Return (exit code, standard error) of the ended command. Raises BackendError if ssh did not connect."""
@@ -324,7 +325,8 @@ def _unanswered(hops: Sequence[tuple[Address, Resolved]]) -> BackendError:
     if has_master(address, resolved):
         return _silent_master(address)
     return BackendError(
-        f"{address.host}: can't be reached by ssh: no login within {2 * CONNECT_SECONDS:g} s{_because(resolved)}",
+        f"{address.host}: can't be reached by ssh: no command began within {START_SECONDS:g} s: ssh does not log in,"
+        f" or the login shell's start files there hang{_because(resolved)}",
         f"try: {address.ssh_command}", transient=True,
     )  # fmt: skip
 

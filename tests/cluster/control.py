@@ -16,7 +16,7 @@ from orchestrator.node.system.processes import MARK, Process, end_descendants, i
 from tests.patience import PATIENCE
 from tests.result import Result
 from tests.testbed import cluster as whole
-from tests.testbed import hosts, network, people, sshd
+from tests.testbed import hosts, network, people, sites, sshd
 from tests.testbed.layout import PEOPLE, REPO, Cluster
 from tests.testbed.machine import ENVIRONMENT, wait_until
 
@@ -130,6 +130,11 @@ class Control:
         sshd.configure(self.cluster, host, options)
         sshd.restart(self.cluster, host)
         self._undo_sshd(host, lambda: sshd.configure(self.cluster, host))
+
+    def site(self, host: str, name: str) -> None:
+        """Make the host one of a site of tests/testbed/sites.py."""
+        sites.apply(self.cluster, host, name)
+        self.undo.callback(sites.remove, self.cluster, host)
 
     def ask_for_more(self, host: str, *options: str) -> None:
         """Start the host's sshd anew, so that it asks for a second factor or a password. See `open_by_hand`."""

@@ -191,6 +191,13 @@ class AgentsOverSsh(Agents):
             return self.pool.over_ssh(address, workdir, argv, terminal=terminal)
         return in_job(address, argv, terminal=terminal)
 
+    def with_python(self, run: RunDir, node: int, argv: Sequence[str]) -> list[str]:
+        """Return a command that looks for an interpreter in the same order as the connection of orch's server."""
+        from orchestrator.node.system.interpreter import first_python
+
+        address = (read_handle(run) or first_handle(AgentsSettings.of(run.record().profile))).hosts[node].address
+        return first_python(argv[1:], address.python, address.setup)
+
     # -- ending
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:

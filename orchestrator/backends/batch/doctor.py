@@ -53,10 +53,11 @@ _UNKNOWN: Final = CheckResult(Level.UNKNOWN)
 
 def _python(trial: Trial) -> CheckResult:
     try:
-        trial.check_python()
+        python, machine = trial.python(), trial.site.machine()
     except BackendError as error:
         return CheckResult(Level.FAIL, error.message, error.hint)
-    return CheckResult(Level.OK, str(trial.launch.profile.get("python") or "python3"))
+    own = f"orch runs there with {trial.site.hello()['path']}: {machine.passed_over}" if machine.passed_over else ""
+    return CheckResult(Level.OK, python, own)
 
 
 def _room(folder: Folder, unseen: str) -> CheckResult:

@@ -53,7 +53,8 @@ class Cluster:
         return {"sbatch": self.sbatch, "squeue": self.queue}.get(argv[0], {"code": 1, "err": "not here"})
 
     def submit(self, plan: LaunchPlan) -> str | None:
-        return queued(self.site, Order(plan))
+        found = queued(self.site, Order(plan))
+        return found[0] if found is not None else None
 
 
 def cluster_of(kind: Batch, folder: Path, sbatch: Said = TAKEN, queue: str = "") -> Cluster:
