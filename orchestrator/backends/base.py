@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.runs.store import RunDir
     from orchestrator.specs.plan import LaunchPlan, RunPaths
     from orchestrator.specs.profiles import AnyProfile
+    from orchestrator.transport.machine import Machine
     from orchestrator.transport.pool import ConnectionPool
 
 
@@ -60,6 +61,16 @@ class CheckResult(NamedTuple):
     level: Level
     value: str = ""
     hint: str = ""
+
+
+def connected(machine: Machine) -> CheckResult:
+    """Return the result of a check that has connected to a machine: how it is connected, and why. Start files that
+    delay each command are a warning.
+    """
+    how = f"connected by {machine.connection}" if machine.connection else "connected"
+    if not machine.slow:
+        return CheckResult(Level.OK, how)
+    return CheckResult(Level.WARN, f"{how}; {machine.slow}", "end these files early if the shell is not interactive")
 
 
 def room(folder: str, free: int) -> CheckResult:
@@ -174,6 +185,10 @@ class Advice:
         """Return the resources that the run's job was allocated and those that it used; None if they are unknown."""
         return None
 
+    def said(self, run: RunDir) -> str:
+        """Return what the scheduler printed when it took the run's job, as a sentence; "" if it printed nothing."""
+        return ""
+
     def unsaid(self, run: RunDir) -> str:
         """Return a sentence about a setting that the run's profile should have but lacks; "" if it lacks none."""
         return ""
@@ -272,6 +287,12 @@ class Backend(ABC):
 
         Raises BackendError if the node no longer belongs to the run.
         """
+
+    def with_python(self, run: RunDir, node: int, argv: Sequence[str]) -> list[str]:
+        """Return a command for `reach`, in which the interpreter that runs orch itself on the node replaces the first
+        word, the interpreter of the plan.
+        """
+        return list(argv)
 
     # -- ending
 

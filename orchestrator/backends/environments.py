@@ -121,8 +121,9 @@ def _packages(
 
     def ask(node: int, machine: Machine) -> Interpreter:
         answer, _ = machine.call(
-            "find_interpreter", python=tasks[node].python, version=lock.python, system_packages=lock.system_packages
-        )
+            "find_interpreter", python=tasks[node].python, setup=list(tasks[node].setup), version=lock.python,
+            system_packages=lock.system_packages,
+        )  # fmt: skip
         try:
             return Interpreter.of(answer["found"])
         except ValueError as error:

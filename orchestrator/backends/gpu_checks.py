@@ -48,9 +48,9 @@ def rows_of(said: Mapping[str, Any], tried: Mapping[str, Any] | str) -> Rows:
     return {what: row for what, row in rows.items() if row is not None}
 
 
-def ask(machine: Machine, python: str | None) -> Rows:
-    """Query the machine, and return its check results. `python` is its training interpreter; None if a container image
-    has the interpreter.
+def ask(machine: Machine, python: str | None, setup: Sequence[str]) -> Rows:
+    """Query the machine, and return its check results. `python` is its training interpreter after the setup lines; None
+    if a container image has the interpreter.
     """
     try:
         said = machine.call("examine_gpus")[0]
@@ -66,7 +66,9 @@ def ask(machine: Machine, python: str | None) -> Rows:
     if python is None:
         return rows_of(said, {})
     try:
-        tried = machine.call("try_gpus", python=python, seconds=TRY_SECONDS, timeout=TRY_SECONDS + 10)[0]
+        tried = machine.call(
+            "try_gpus", python=python, setup=list(setup), seconds=TRY_SECONDS, timeout=TRY_SECONDS + 10
+        )[0]
     except BackendError as error:
         return rows_of(said, error.message)
     return rows_of(said, tried)

@@ -27,9 +27,10 @@ class MachinesError(BackendError):
 
 def connections() -> ConnectionPool:
     """Return a connection pool. The node archive (node.pyz), which it sends to the machines, comes from the cache in
-    the state folder.
+    the state folder. Refused logins are remembered in the state folder.
     """
     from orchestrator.runs.store import state_root
+    from orchestrator.transport.logins import Logins
     from orchestrator.transport.pool import ConnectionPool
 
     def archive() -> bytes:
@@ -37,7 +38,7 @@ def connections() -> ConnectionPool:
 
         return kept_archive(state_root())
 
-    return ConnectionPool(archive)
+    return ConnectionPool(archive, Logins(state_root() / "logins"))
 
 
 def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict[int, T], dict[int, BackendError]]:

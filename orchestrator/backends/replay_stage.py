@@ -24,12 +24,12 @@ def stage_replay(run: RunDir, name: str, checkpoint: Path | None, order: Order, 
     write_durably(folder / "node.pyz", node_archive())
     given = order(str(folder), str(checkpoint) if checkpoint else "never")
     write_durably(folder / "order.json", given, private=True)
-    return replay_argv(str(folder), python)
+    return [python, *replay_argv(str(folder))]
 
 
-def replay_argv(folder: str, python: str) -> list[str]:
-    """Return the command that replays the rank whose files are in this folder. If the folder begins with `~/`, the
-    paths in the command are relative, because commands on a node start in the home folder.
+def replay_argv(folder: str) -> list[str]:
+    """Return the arguments of Python that replay the rank whose files are in this folder. If the folder begins with
+    `~/`, the paths are relative, because commands on a node start in the home folder.
     """
     archive, order = (f"{folder}/{name}".removeprefix("~/") for name in ("node.pyz", "order.json"))
-    return [python, "-I", "-S", archive, "replay", order]
+    return ["-I", "-S", archive, "replay", order]

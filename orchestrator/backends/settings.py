@@ -36,12 +36,14 @@ class Host(Value):
 
     def to_json(self) -> dict[str, Any]:
         """Return the host as JSON types."""
-        return asdict(self)
+        address = asdict(self.address)
+        own = {name: value for name in ("python", "setup") if (value := address.pop(name))}
+        return {**asdict(self), "address": {**address, **own}}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Host:
         """Return the host from the value of `to_json`."""
-        address = {**data["address"], "by": tuple(data["address"].get("by", ()))}
+        address = {**data["address"], **{name: tuple(data["address"].get(name, ())) for name in ("by", "setup")}}
         return Host(Address(**address), data["addr"], data["python"])
 
 
@@ -76,8 +78,10 @@ class AgentsSettings(Value):
         by = tuple(way) if (way := profile.get("start_by") or [SSH]) != [SSH] else ()
 
         def host(entry: Mapping[str, Any]) -> Host:
-            own = {name: entry.get(name) or profile.get(name) for name in ("user", "port", "key", "jump")}
-            address = Address(entry["host"], **own, by=by, job=profile.get("job") or "")
+            names = ("user", "port", "key", "jump")
+            own: dict[str, Any] = {name: entry.get(name) or profile.get(name) for name in names}
+            own |= starters(profile, entry.get("python"))
+            address = Address(entry["host"], by=by, job=profile.get("job") or "", **own)
             return Host(address, entry.get("addr"), entry.get("python"))
 
         here = [{"host": HERE}] * (profile.get("nodes") or 1) if profile.get("kind") == "local" else []
@@ -96,6 +100,18 @@ class AgentsSettings(Value):
             ports=profile.get("ports"),
             interface=profile.get("interface"),
         )
+
+
+def starters(profile: Mapping[str, Any], python: str | None = None) -> dict[str, Any]:
+    """Return the fields of an address with which orch's server runs on a machine whose python3 is too old. `python` is
+    the machine's own interpreter. In a profile for containers, `python` is an interpreter of the image, so it is not
+    used.
+    """
+    on_host = (profile.get("runtime") or "none") == "none"
+    return {
+        "python": (python or profile.get("python")) if on_host else None,
+        "setup": tuple(profile.get("setup") or ()),
+    }
 
 
 def workdir_of(profile: Mapping[str, Any]) -> str:

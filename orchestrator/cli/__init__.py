@@ -15,12 +15,14 @@ import click
 from orchestrator.cli.group import drop_held, orch, release_held, say
 from orchestrator.errors import EXIT_INTERRUPTED, EXIT_ORCH_FAILED, EXIT_USAGE, OrchError
 from orchestrator.node.system.private import hold_umask
+from orchestrator.protocol.files import NO_LOCKS
 
 __all__ = ["main", "orch"]
 
 # The number of new objects between two garbage collections. Most objects of a command are its imports, which stay, so
 # more frequent collections would take a tenth of its time and free nothing.
 GARBAGE = 50_000
+LOCKS = "set ORCH_HOME to a folder on a disk that has file locks, such as a local disk"
 ROOM = "make room on that disk: df -h shows the free space, and df -i the number of files that can still be created"
 # Errors that this machine causes and not a bug in orch, each with advice.
 OF_THE_MACHINE = {
@@ -30,6 +32,7 @@ OF_THE_MACHINE = {
     errno.EMFILE: "raise the limit of open files: ulimit -n",
     errno.ENFILE: "close programs on this machine: all files that it may have open are open",
     errno.EIO: "the disk, or its server, fails: dmesg shows why",
+    **dict.fromkeys(NO_LOCKS, LOCKS),
 }
 
 

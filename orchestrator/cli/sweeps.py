@@ -36,7 +36,7 @@ def submit_points(
     from orchestrator.cli.render import sweeps
     from orchestrator.cli.render.escapes import one_line
     from orchestrator.operations.submission import sweep as sweeping
-    from orchestrator.operations.submission.submit import job_of, note_on_profile
+    from orchestrator.operations.submission.submit import job_of, note_on_profile, note_on_scheduler
     from orchestrator.prepare import notes, prepare
     from orchestrator.runs.dependencies import was_queued
     from orchestrator.runs.run_id import sweep_of
@@ -70,6 +70,7 @@ def submit_points(
         one_line(left_out_note(events)),
         on_supervisor,
         note_on_profile(runs[0]),
+        one_line(note_on_scheduler(runs[0])),
     )
     if as_json:
         print_json({"sweep": sweep, "runs": [run.run_id for run in runs], "folder": str(root / "sweeps" / sweep)})

@@ -138,4 +138,4 @@ def joined(state: RunState, status: SchedulerStatus, events: Iterable[Event] = (
         return replace(state, state=RunStatus.STARTING, detail=status.detail)
     if status.is_suspended:  # the processes are stopped, so they can't report this
         return replace(state, detail=status.detail)
-    return state
+    return replace(state, detail="; ".join(filter(None, [status.changed, state.detail])))

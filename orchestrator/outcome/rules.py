@@ -146,7 +146,8 @@ CANT_REACH = Rule(
 LOST = Rule(
     "an agent is killed", Cause.INFRA, Party.NODE,
     "if nobody killed the agent, the kernel may have, because memory was short (dmesg on that machine shows "
-    "it): use fewer ranks or workers (num_workers) there, a smaller batch, or more memory for the job",
+    "it): use fewer ranks or workers (num_workers) there, a smaller batch, or more memory for the job. If agents end "
+    "whenever nobody is logged in, logind ends your processes there: run `loginctl enable-linger` on that machine",
     pattern=r"vanished without a word|its agent closed the connection",
 )  # fmt: skip
 VANISHED = LOST._replace(what="node 0's agent is killed")

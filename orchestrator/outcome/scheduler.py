@@ -42,6 +42,7 @@ class SchedulerStatus:
     outcome: str = ""  # after the end: failed or cancelled, if the scheduler ended the job
     cause: str = ""
     reason: str = ""
+    changed: str = ""  # what the scheduler has changed in the job, as a sentence
 
     @staticmethod
     def of_end(end: JobEnd, reason: str) -> SchedulerStatus:

@@ -44,12 +44,13 @@ _GPU = {
 ANSWERS: dict[str, dict[str, Any]] = {
     "machine": {
         "hello": {
-            "host": str, "python": str, "uid": int, "home": str, "workdir": str, "cores": int, "gpus": int,
+            "host": str, "python": str, "path": str, "uid": int, "home": str, "workdir": str, "cores": int, "gpus": int,
             "addresses": [str], "time": float, "free": int, "memory": int, "shm": int, "lacks_tls": str,
+            "ends_processes?": bool,
             "interface?": str,
             "devices": [{"name": str, "number": int, "card": str}], "visible": (str, None),
         },
-        "interpreter": {"python?": str, "torch?": (str, None), "torchvision?": (str, None)},
+        "interpreter": {"python?": str, "path?": str, "torch?": (str, None), "torchvision?": (str, None)},
         "start_agent": {"pid": int, "started": int},
         "cancel": {"told": bool},
         "clean_up": {"host": str, "ended": int, "survivors": [str]},

@@ -21,6 +21,7 @@ from orchestrator.protocol.reading import READABLE, open_own
 
 PRIVATE = 0o600
 WRITING_SECONDS = 60.0  # seconds that a write by another machine may take
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 REMOVAL_PASSES = 8  # attempts to empty a folder in which other processes may still finish writing a file
 _SHARED = os.O_RDWR | os.O_CREAT | os.O_APPEND  # flags for files that several processes write or lock
 
@@ -227,7 +228,7 @@ def append(path: str | Path, data: bytes) -> int:
 def append_lines(path: str | Path, lines: Iterable[str]) -> None:
     """Append lines to a file in a single write, because several processes may append to it."""
     with open(open_own(path, _SHARED), "a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        _flock(file.fileno(), fcntl.LOCK_EX, path)
         whole = file.seek(0, os.SEEK_END) == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
         # If a full disk or a crash has cut off the last line, the new line must still be a line of its own.
         file.write((b"" if whole else b"\n") + "".join(f"{line}\n" for line in lines).encode())
@@ -241,7 +242,7 @@ def locked(path: str | Path, *, create: bool = True) -> Iterator[None]:
     Raises FileNotFoundError if the file is missing and `create` is False.
     """
     with open(open_own(path, _SHARED if create else os.O_RDWR), "a+b" if create else "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        _flock(file.fileno(), fcntl.LOCK_EX, path)
         yield
 
 
@@ -250,7 +251,7 @@ def locked_if_free(path: str | Path) -> Iterator[bool]:
     """Try to lock a file during the block, without waiting. Yield True if this process has the lock."""
     with open(open_own(path, _SHARED), "a+b") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, path)
         except BlockingIOError:
             yield False
             return
@@ -264,7 +265,7 @@ def locked_in_place(path: str | Path) -> Iterator[int]:
     """
     while True:
         with open(open_own(path, _SHARED), "a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            _flock(file.fileno(), fcntl.LOCK_EX, path)
             if is_at(file.fileno(), path):
                 yield file.fileno()
                 return
@@ -277,12 +278,22 @@ def is_locked(path: str | Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, path)
     except BlockingIOError:
         return True
     finally:
         os.close(descriptor)
     return False
+
+
+def _flock(descriptor: int, how: int, path: str | Path) -> None:
+    """Lock an open file as flock does. Raises OSError with the path if its file system has no locks."""
+    try:
+        fcntl.flock(descriptor, how)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        raise OSError(error.errno, "its file system has no file locks (flock)", str(path)) from error
 
 
 def is_at(descriptor: int, path: str | Path) -> bool:

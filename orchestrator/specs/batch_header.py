@@ -141,7 +141,7 @@ class Header:
             raise refused(self.lines["gpus"], "--gpus is for all nodes together; write --gpus-per-node")
         found = {name.replace("-", "_"): value for name, value in self.options.items()}
         for name in self._of_each_node():
-            if (value := found.pop(name.replace("-", "_"), None)) is not None and self.gpus():
+            if (value := found.pop(name.replace("-", "_"), "")) and self.gpus():
                 found["gpus_per_node"] = value
         return {**found, "nodes": str(nodes)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import field
 from typing import Final
 
 from orchestrator.protocol.frozen import Value
@@ -22,6 +23,10 @@ class Address(Value):
     jump: str | None = None
     by: tuple[str, ...] = ()  # the commands to try for starting a program on it, in order; () for ssh
     job: str = ""  # the scheduler's job that has the machine, as KIND:NUMBER; "" if the machine belongs to no job
+    # The profile's interpreter and setup lines, with which orch's server runs if the machine's python3 is too old. They
+    # make no other machine: profiles that differ only in them share a connection.
+    python: str | None = field(default=None, compare=False)
+    setup: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_by_ssh(self) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from orchestrator.errors import BackendError
@@ -19,18 +20,26 @@ BUFFER: Final = 1 << 16
 
 
 class Carrier(ABC):
-    """A running command that carries the streams. It is killed after `seconds`, unless `settle` is called before.
+    """A running command that carries the streams. If `seconds` is given, the command is killed after that time, unless
+    `settle` is called before.
 
-    Raises BackendError if the command can't be started.
+    environment: variables that the command gets in addition. Raises BackendError if the command can't be started.
     """
 
-    def __init__(self, address: Address, argv: Sequence[str], seconds: float) -> None:
+    def __init__(
+        self,
+        address: Address,
+        argv: Sequence[str],
+        seconds: float | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.address, self.errors = address, tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
         # Unlike a pipe, a socket can be shut while a thread reads from it. It is also faster.
         self.socket, theirs = socket.socketpair()
         try:
             self.process = subprocess.Popen(
                 argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self.errors,
+                env={**os.environ, **(environment or {})},
                 start_new_session=True,  # a Ctrl-C at the terminal must reach only this process
             )  # fmt: skip
         except OSError as error:
@@ -39,11 +48,12 @@ class Carrier(ABC):
         finally:
             theirs.close()
         self.stream = self.socket.makefile("rb", BUFFER)
-        self.alarm = threading.Timer(seconds, self._give_up)
+        self.alarm = threading.Timer(seconds or 0.0, self.give_up)
         self.alarm.daemon = True
-        self.alarm.start()
+        if seconds is not None:
+            self.alarm.start()
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         """Kill the command. Also shut the socket, because a child of the command may hold the socket's other end
         open.
         """

@@ -27,7 +27,14 @@ from orchestrator.errors import BackendError
 from orchestrator.transport.address import Address
 from orchestrator.transport.carrier import BUFFER
 from orchestrator.transport.host_keys import KnownHost, known_host, revoked_by
-from orchestrator.transport.openssh import CONNECT_SECONDS, KEEPALIVE_SECONDS, Resolved
+from orchestrator.transport.openssh import (
+    CONNECT_SECONDS,
+    KEEPALIVE_SECONDS,
+    LoginRefusedError,
+    Resolved,
+    refusal,
+    through,
+)
 
 TRIES: Final = 3
 QUICK_SECONDS: Final = 2.0
@@ -38,12 +45,22 @@ LOST: Final = (OSError, EOFError, paramiko.SSHException)  # the exceptions of a 
 # paramiko's messages about a server that stops answering before, during and after the handshake.
 _SILENT: Final = ("Error reading SSH protocol banner", "No existing session", "Authentication timeout", "Timeout")
 
+_NO_KEY: Final = "No authentication methods available"
+
 Opened = TypeVar("Opened")
 
 
 class NeedsOpenSshError(BackendError):
-    """Raised if only a certificate authority or an external program can confirm the host's key. paramiko supports
-    neither.
+    """Raised if only the user's ssh program can connect to the host. `why` says why, for `orch doctor`."""
+
+    def __init__(self, message: str, hint: str = "", *, why: str) -> None:
+        super().__init__(message, hint)
+        self.why = why
+
+
+class _AskedError(Exception):
+    """Raised in place of the question that paramiko would ask at the terminal, if a host has accepted the key and asks
+    for more.
     """
 
 
@@ -66,6 +83,12 @@ class _HostKeyCheck:
         for line in self.known.revoked:
             if line.blob == blob:
                 raise _HostKeyError(f"its host key ({shown}) is revoked in {line.where}", owner)
+        if kind == "ssh-rsa" and key.get_bits() < self.resolved.rsa_bits:
+            raise _HostKeyError(
+                f"its host key ({shown}) has {key.get_bits()} bits, and RequiredRSASize of your ssh configuration is "
+                f"{self.resolved.rsa_bits}",
+                "ask its owner for a longer key",
+            )
         revoked, certificate = self.resolved.revoked_host_keys, key.public_blob
         shows = (certificate.key_type, certificate.key_blob) if certificate else (kind, blob)
         if revoked and revoked_by(revoked, *shows):
@@ -95,12 +118,13 @@ def connect(
     `on_answer` is called at each try, after the machine has accepted the TCP connection and before the handshake.
     """
     known = known_host(resolved)
-    if not known.keys and (known.authorities or resolved.known_hosts_command):
-        what = known.authorities[0].where if known.authorities else resolved.known_hosts_command
+    if not known.keys and (known.authorities or resolved.known_hosts_command or resolved.is_key_in_dns):
+        what = known.authorities[0].where if known.authorities else resolved.known_hosts_command or "VerifyHostKeyDNS"
         raise NeedsOpenSshError(
             f"{address.host}: its host key can only be verified by {what}, which needs OpenSSH's ssh, and "
             "this machine has no ssh",
             "install OpenSSH's client, or add the host's own key to known_hosts",
+            why=f"{what} verifies its host key",
         )
     return patiently(lambda: _open(address, resolved, known, gateway, on_answer))
 
@@ -115,7 +139,7 @@ def patiently(begin: Callable[[], Opened]) -> Opened:
             return begin()
         except BackendError as error:
             is_slow = time.monotonic() - begun > QUICK_SECONDS  # a time-out, not an sshd that is too busy to listen
-            if not error.transient or is_slow or attempt == TRIES:
+            if not error.transient or is_slow or attempt == TRIES or isinstance(error, LoginRefusedError):
                 raise
             time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 (sshd drops some of many connections)
     raise AssertionError
@@ -130,17 +154,17 @@ def _open(
         config=Config(ssh_config=SSHConfig(), lazy=True),  # `ssh -G` has read the configuration
         connect_kwargs={
             "key_filename": list(resolved.keys), "allow_agent": resolved.agent, "look_for_keys": False,
+            "compress": resolved.compression,
             "banner_timeout": CONNECT_SECONDS, "auth_timeout": CONNECT_SECONDS, "channel_timeout": CONNECT_SECONDS,
-            "transport_factory": _asking_first_for(known.kinds, on_answer),
+            "transport_factory": _transports(address, resolved, known.kinds, on_answer),
         },
     )  # fmt: skip
     connection.client.set_missing_host_key_policy(_HostKeyCheck(known, resolved))
-    through = f" through {resolved.jump}" if resolved.jump else ""
     try:
         connection.open()
     except Exception as error:  # paramiko raises many kinds; each becomes a sentence
         connection.close()
-        raise _in_words(address, resolved, through, error) from error
+        raise _in_words(address, resolved, error) from error
     transport = connection.client.get_transport()
     transport.set_keepalive(KEEPALIVE_SECONDS)
     if isinstance(transport.sock, socket.socket):
@@ -148,17 +172,38 @@ def _open(
     return connection
 
 
-def _asking_first_for(kinds: frozenset[str], on_answer: Callable[[], None]) -> Callable[..., paramiko.Transport]:
-    """Return a factory of paramiko transports that first request a host key of a known kind, as ssh does."""
+def _transports(
+    address: Address, resolved: Resolved, kinds: frozenset[str], on_answer: Callable[[], None]
+) -> Callable[..., paramiko.Transport]:
+    """Return a factory of paramiko transports that never prompt, that use only algorithms that the user's configuration
+    allows, and that first request a host key of a known kind, as ssh does.
+    """
 
     def make(sock: Any, **options: Any) -> paramiko.Transport:
         on_answer()
         transport = paramiko.Transport(sock, **options)
+        transport.auth_interactive_dumb = _refuse_to_ask
         wanted = transport.get_security_options()
+        for name, allowed in resolved.algorithms.items():
+            if name == "pubkeys":
+                others = [each for each in transport.preferred_pubkeys if each not in allowed]
+                transport.disabled_algorithms = {"pubkeys": others}
+                continue
+            if not (common := [each for each in getattr(wanted, name) if each in allowed]):
+                raise _without_common(address, f"your ssh configuration allows none of orch's own {name}")
+            setattr(wanted, name, common)
         wanted.key_types = sorted(wanted.key_types, key=lambda name: _kind_of(name) not in kinds)
         return transport
 
     return make
+
+
+def _refuse_to_ask(*_: Any, **__: Any) -> list[str]:
+    raise _AskedError("the host asks for more than a key")
+
+
+def _without_common(address: Address, why: str) -> NeedsOpenSshError:
+    return NeedsOpenSshError(f"{address.host}: can't be reached: {why}", "install OpenSSH's client", why=why)
 
 
 def _kind_of(algorithm: str) -> str:
@@ -173,8 +218,12 @@ def _scanned_as(kind: str) -> str:
     return next((name for name in ("ed25519", "ecdsa", "rsa") if name in kind), kind)
 
 
-def _in_words(address: Address, resolved: Resolved, through: str, error: Exception) -> BackendError:
-    where = f"{address.host} ({resolved.hostname}:{resolved.port}{through})"
+def _in_words(address: Address, resolved: Resolved, error: Exception) -> BackendError:
+    where = f"{address.host} ({resolved.hostname}:{resolved.port}{through(resolved)})"
+    if isinstance(error, NeedsOpenSshError):
+        return error
+    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+        return _without_common(address, f"orch's own connection and this host have too little in common: {error}")
     if isinstance(error, _HostKeyError):
         problem, remedy = error.args
         return BackendError(f"{where}: {problem}", remedy)
@@ -184,14 +233,16 @@ def _in_words(address: Address, resolved: Resolved, through: str, error: Excepti
         return BackendError(
             f"{where}: the key {address.key} does not exist", "set `key` in the profile to a key file on this machine"
         )
+    if isinstance(error, _AskedError):
+        return refusal(address, resolved, ["keyboard-interactive"], is_second=True)
+    if isinstance(error, paramiko.BadAuthenticationType):
+        return refusal(address, resolved, error.allowed_types)
     if isinstance(error, paramiko.PasswordRequiredException):
-        return BackendError(f"{where}: the key needs its passphrase", "load the key into ssh-agent: ssh-add")
-    if isinstance(error, paramiko.AuthenticationException):
-        keys = ", ".join(resolved.keys) or "none found"
-        return BackendError(
-            f"{where}: Permission denied (publickey) for user {resolved.user or 'me'}; keys tried: {keys}",
-            f"try: {address.ssh_command} -v; set `user` and `key` in the profile, or load the key: ssh-add",
+        return LoginRefusedError(
+            f"{where}: the key needs its passphrase", "load the key into ssh-agent: ssh-add", resolved=resolved
         )
+    if isinstance(error, paramiko.AuthenticationException) or str(error) == _NO_KEY:
+        return refusal(address, resolved, ["publickey"])
     if isinstance(error, socket.gaierror):
         return BackendError(f"{address.host}: no such host: {error.strerror}", "see HostName in ~/.ssh/config")
     words, hint = _why_unreachable(error, resolved.reach_seconds), f"try: {address.ssh_command}"
@@ -224,12 +275,14 @@ class Channel:
     def __init__(self, connection: Connection, argv: list[str]) -> None:
         self.channel = connection.client.get_transport().open_session(timeout=CONNECT_SECONDS)
         self.channel.exec_command(shlex.join(argv))
-        self.channel.settimeout(CONNECT_SECONDS)
         self.stream = self.channel.makefile("rb", BUFFER)
 
     def settle(self) -> None:
-        """Remove the time limit of reads, because the other end has answered."""
-        self.channel.settimeout(None)
+        """Do nothing, because reads have no time limit."""
+
+    def give_up(self) -> None:
+        """End the command, which wakes the threads that wait to read from it."""
+        self.channel.close()
 
     def send(self, data: bytes) -> None:
         """Send all of the data."""

@@ -58,7 +58,10 @@ class Machine(ABC):
 
     name: str = HERE
     way: str = ""  # the command that starts programs on it, and why others failed; "" if there is only one
+    connection: str = ""  # how it is connected, and why; "" for a machine without a connection
     is_own: bool = False  # True if no other thread uses this connection
+    slow: str = ""  # a sentence about start files that delay each command; "" if they don't
+    passed_over: str = ""  # why orch's server does not run with python3 of PATH; "" if it does
 
     @abstractmethod
     def ask(

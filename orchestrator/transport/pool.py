@@ -8,16 +8,26 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from orchestrator.errors import BackendError, JobOverError, PythonMissingError
 from orchestrator.node.system.open_files import allow_connections
 from orchestrator.transport.address import HERE, SSH, Address, gateway_of
+from orchestrator.transport.logins import Logins
 from orchestrator.transport.machine import LocalMachine, Machine
-from orchestrator.transport.openssh import SshProcess, resolve
+from orchestrator.transport.openssh import (
+    LoginRefusedError,
+    Resolved,
+    SshProcess,
+    has_master,
+    hops_to,
+    over_ssh,
+    resolve,
+)
 
 if TYPE_CHECKING:  # fabric is loaded with the first connection
     from fabric import Connection
@@ -26,6 +36,8 @@ if TYPE_CHECKING:  # fabric is loaded with the first connection
 
 AT_ONCE: Final = 32  # handshakes at a time; with more, each would exceed its time-out
 FILES_EACH: Final = 4  # files that a connection to a machine may keep open
+OWN: Final = "orch's own connection"
+OPEN: Final = "it uses the connection that you have opened (ControlMaster)"
 RETRY_SECONDS: Final = 5.0  # seconds until a machine that could not be reached is tried again
 
 
@@ -78,11 +90,13 @@ class ConnectionPool:
     """
 
     make_archive: Callable[[], bytes] = _new_archive
+    logins: Logins = field(default_factory=Logins)
     sessions: dict[Address, Session] = field(default_factory=dict)
     gateways: dict[str, Connection] = field(default_factory=dict)
     found: dict[tuple[tuple[str, ...], str], str] = field(default_factory=dict)  # the command that works in a job
     jobs: dict[str, tuple[float, bool]] = field(default_factory=dict)  # when a job was checked; whether it has ended
     failures: dict[Address, tuple[float, BackendError]] = field(default_factory=dict)
+    tried: set[str] | None = None  # after `try_again`: the configurations whose refusals have been forgotten
     opening: set[str] = field(default_factory=set)  # the machines whose answer is awaited now
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -105,6 +119,10 @@ class ConnectionPool:
         import orchestrator.transport.rpc  # noqa: F401
 
         _ = self.archive
+
+    def try_again(self) -> None:
+        """From now on, try each login once more that was refused before."""
+        self.tried = set()
 
     def session(self, address: Address, workdir: str) -> Machine:
         """Return the session with the machine at this address. A connection is opened if there is none yet.
@@ -186,7 +204,7 @@ class ConnectionPool:
             raise JobOverError(f"{address.host}: {ended(address.job)}")
 
     def _open_by(self, address: Address, workdir: str, handshake: Handshake) -> Session:
-        from orchestrator.transport.connection import Channel, NeedsOpenSshError, patiently
+        from orchestrator.transport.connection import Channel, NeedsOpenSshError
         from orchestrator.transport.rpc import Session
 
         if not address.is_by_ssh:
@@ -198,14 +216,58 @@ class ConnectionPool:
             allow_connections(0, FILES_EACH * (len(self.sessions) + len(self.opening) + AT_ONCE))
         try:
             connection = self._connect(address, handshake.begin)
-        except NeedsOpenSshError:  # for the machine itself, or for a gateway
+        except NeedsOpenSshError as error:  # for the machine itself, or for a gateway
             if shutil.which("ssh") is None:
                 raise
             handshake.begin()
-            return patiently(
-                lambda: Session(address, lambda argv: SshProcess(address, argv), workdir, archive=self.archive)
-            )
-        return Session(address, lambda argv: Channel(connection, argv), workdir, connection.close, self.archive)
+            return self._open_by_program(address, workdir, error.why)
+        session = Session(address, lambda argv: Channel(connection, argv), workdir, connection.close, self.archive)
+        session.connection = OWN
+        return session
+
+    def _open_by_program(self, address: Address, workdir: str, why: str) -> Session:
+        """Open a connection by the user's ssh program, over connections that the user has opened, if there are any."""
+        from orchestrator.transport.connection import patiently
+        from orchestrator.transport.rpc import Session
+
+        self.check_logins(address)
+        try:
+            session = patiently(
+                lambda: Session(address, partial(SshProcess, address), workdir, archive=self.archive)
+            )  # fmt: skip
+        except LoginRefusedError as error:
+            self.logins.refuse(error)
+            raise
+        session.shares, session.connection = True, f"your ssh program: {why}"
+        return session
+
+    def check_logins(self, address: Address) -> bool:
+        """Raise LoginRefusedError if the machine, or a gateway to it, has refused the login before. Return True if no
+        program of the user other than ssh takes part.
+        """
+        is_plain = True
+        for who, resolved in hops_to(address):
+            if has_master(who, resolved):
+                break  # ssh logs in to none of the gateways before it
+            self._check_login(resolved)
+            is_plain = is_plain and not resolved.needs_program
+        return is_plain
+
+    def _check_login(self, resolved: Resolved) -> None:
+        if self.tried is not None and resolved.configuration not in self.tried:
+            self.tried.add(resolved.configuration)
+            self.logins.forget(resolved)
+        self.logins.check(resolved)
+
+    def over_ssh(self, address: Address, workdir: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """Return the argv that runs a command on a machine by the user's own ssh.
+
+        Raises BackendError if ssh can't log in by itself. That is tried first if another program of the user is
+        involved, such as a ProxyCommand, because that program could prompt at the terminal.
+        """
+        if not self.check_logins(address):
+            self.session(address, workdir)
+        return over_ssh(address, argv, terminal=terminal)
 
     def _own_lock(self, key: Any) -> threading.Lock:
         with self.lock:
@@ -222,10 +284,22 @@ class ConnectionPool:
             return found
 
     def _connect(self, address: Address, on_answer: Callable[[], None] = lambda: None) -> Connection:
-        from orchestrator.transport.connection import connect
+        from orchestrator.transport.connection import NeedsOpenSshError, connect
 
         resolved = resolve(address)
-        return connect(address, resolved, self._gateway(resolved.jump) if resolved.jump else None, on_answer)
+        if resolved.needs_program:
+            what = resolved.needs_program
+            raise NeedsOpenSshError(f"{address.host}: {what} needs ssh, and this machine has no ssh", why=what)
+        if not self.logins.works(resolved) and has_master(address, resolved):
+            raise NeedsOpenSshError(f"{address.host}: it needs ssh, and this machine has no ssh", why=OPEN)
+        self._check_login(resolved)
+        try:
+            connection = connect(address, resolved, self._gateway(resolved.jump) if resolved.jump else None, on_answer)
+        except LoginRefusedError as error:
+            self.logins.refuse(error)
+            raise
+        self.logins.accept(resolved)
+        return connection
 
     def close(self) -> None:
         """Close all connections."""

@@ -7,14 +7,17 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 from orchestrator.errors import BackendError, PythonMissingError
+from orchestrator.node.system.interpreter import MIN_PYTHON, first_python
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.transport.address import Address
 from orchestrator.transport.answers import is_answer
-from orchestrator.transport.boundary import Boundary
+from orchestrator.transport.boundary import MOST_BEFORE, START_SECONDS, Boundary
 from orchestrator.transport.connection import LOST
 from orchestrator.transport.machine import (
     CALL_SECONDS,
@@ -27,12 +30,18 @@ from orchestrator.transport.machine import (
     check_refusal,
 )
 from orchestrator.transport.node_archive import node_archive
-from orchestrator.transport.openssh import SshProcess
+from orchestrator.transport.openssh import SshProcess, resolve
 
-MIN_PYTHON: Final = (3, 9)
+SLOW_SECONDS: Final = 5.0  # start files that take longer are named by the doctor
 SMALL: Final = 1 << 16
 MANY: Final = 16 << 20  # bytes for which a connection of the system's ssh is worth its handshake
 MOST_LINE: Final = 4 << 20  # bytes of an answer's first line
+NEEDED: Final = ".".join(map(str, MIN_PYTHON))
+WANTED: Final = (
+    f"install python3 ({NEEDED} or newer) on that host, or set `python` in the profile to such an interpreter there, "
+    "with `setup` lines if they make it available; orch needs nothing else there"
+)
+_OLD: Final = re.compile(rb"old (\d{1,3}\.\d{1,3}) (.*)\n")
 _GREETING: Final = re.compile(r"(\d{1,3}\.\d{1,3}) (have|need|error)(?: (.*))?", re.DOTALL)
 
 # The bootstrap is one line without `!`, so that every login shell passes it on unchanged. It reports whether the
@@ -90,9 +99,45 @@ class AnyChannel(Protocol):
     stream: Any
 
     def settle(self) -> None: ...
+    def give_up(self) -> None: ...
     def send(self, data: bytes) -> None: ...
     def last_words(self) -> tuple[int, str]: ...
     def close(self) -> None: ...
+
+
+class _Alarm:
+    """Gives a channel up if the machine has not begun the command in time: START_SECONDS, or the user's ConnectTimeout
+    if that is longer. Reading the user's configuration takes time, so it is read only if the machine is slow.
+    """
+
+    def __init__(self, channel: AnyChannel, address: Address) -> None:
+        self.channel, self.address, self.seconds = channel, address, START_SECONDS
+        self.is_over = self.is_stopped = False
+        self.lock = threading.Lock()
+        self._set(START_SECONDS)
+
+    def _set(self, seconds: float) -> None:
+        self.timer = threading.Timer(seconds, self._ring)
+        self.timer.daemon = True
+        self.timer.start()
+
+    def _ring(self) -> None:
+        more = max(START_SECONDS, resolve(self.address).reach_seconds) - self.seconds
+        with self.lock:
+            if self.is_stopped:
+                return
+            self.is_over = more <= 0
+            if not self.is_over:
+                self.seconds += more
+                self._set(more)
+                return
+        self.channel.give_up()
+
+    def stop(self) -> None:
+        """Cancel the alarm, because the machine has answered."""
+        with self.lock:
+            self.is_stopped = True
+            self.timer.cancel()
 
 
 class Session(Machine):
@@ -101,6 +146,8 @@ class Session(Machine):
     start: starts a command on the machine. hang_up: called when the session ends. archive: the archive that the server
     runs. The default is made by this process.
     """
+
+    shares = False  # True if the connection is one of the user's ssh program, which may use an open connection
 
     def __init__(
         self,
@@ -148,9 +195,8 @@ class Session(Machine):
         fast = None
         if count >= MANY and self.address.is_by_ssh:
             with contextlib.suppress(BackendError):  # if ssh is missing or has no key, this session is used
-                fast = Session(
-                    self.address, lambda argv: SshProcess(self.address, argv), self.workdir, archive=self.archive
-                )
+                start = partial(SshProcess, self.address, shares=self.shares)
+                fast = Session(self.address, start, self.workdir, archive=self.archive)
                 fast.is_own = True
         try:
             yield fast or self
@@ -163,27 +209,60 @@ class Session(Machine):
         self._fail("closed")
 
     def _start(self, start: Callable[[list[str]], AnyChannel]) -> AnyChannel:
-        archive = self.archive
-        digest = hashlib.sha256(archive).hexdigest()
+        """Start the server with python3, or with another interpreter if python3 is missing, broken or too old."""
+        digest = hashlib.sha256(self.archive).hexdigest()
         path = f"{self.workdir}/cache/node-{digest[:16]}.pyz"
         boundary = Boundary()
         code, verb = f'exec("{_BOOTSTRAP}")', "serve" if self.address.is_by_ssh else "stay"
+        argv = ["-I", "-S", "-c", code, boundary.text, path, digest, str(len(self.archive)), verb]
         try:
-            channel = start(["python3", "-I", "-S", "-c", code, boundary.text, path, digest, str(len(archive)), verb])
+            return self._started(start, ["python3", *argv], boundary)
+        except PythonMissingError as error:
+            self.passed_over = error.message.removeprefix(f"{self.name}: ")
+            other = first_python(argv, self.address.python, self.address.setup, boundary.text)
             try:
-                self._greet(channel, boundary, archive)
-            except (BackendError, *LOST):
+                return self._started(start, other, boundary)
+            except PythonMissingError as last:
+                raise PythonMissingError(last.message if self._old else error.message, last.hint) from error
+
+    def _started(self, start: Callable[[list[str]], AnyChannel], argv: list[str], boundary: Boundary) -> AnyChannel:
+        self._old: dict[str, str] = {}  # interpreters that are too old, and their versions
+        begun = time.monotonic()
+        try:
+            channel = start(argv)
+            alarm = _Alarm(channel, self.address)
+            try:
+                self._greet(channel, boundary)
+            except (BackendError, *LOST) as error:
                 channel.close()
+                is_explained = isinstance(error, BackendError) and not isinstance(error, PythonMissingError)
+                if alarm.is_over and not is_explained:
+                    raise self._hangs(alarm.seconds, boundary) from None
                 raise
+            finally:
+                alarm.stop()
         except LOST as error:
             raise BackendError(
                 f"{self.name}: logged in, but no command can be run: {str(error) or type(error).__name__}",
                 f"try: {self.address.ssh_command} true",
                 transient=True,
             ) from error
+        if self.address.is_by_ssh and (took := time.monotonic() - begun) > SLOW_SECONDS:
+            self.slow = f"its start files (.bashrc, .profile or .cshrc) delay each command by {took:.0f} s"
         return channel
 
-    def _greet(self, channel: AnyChannel, boundary: Boundary, archive: bytes) -> None:
+    def _hangs(self, seconds: float, boundary: Boundary) -> BackendError:
+        """Return the error for start files that have not ended in time."""
+        printed = f"; they have printed: {seen[-300:]}" if (seen := boundary.seen) else ""
+        return BackendError(
+            f"{self.name}: logged in, but no command has begun within {seconds:g} s: the login shell's start files "
+            f"(.bashrc, .profile or .cshrc) hang or are slow{printed}",
+            f"try: time {self.address.ssh_command} true; end these files early if the shell is not interactive, or set "
+            f"ConnectTimeout in ~/.ssh/config to more than {seconds:g}",
+            transient=True,
+        )
+
+    def _greet(self, channel: AnyChannel, boundary: Boundary) -> None:
         """Read the first line that the bootstrap program on the machine prints, and send the archive if the machine
         lacks it. After that, requests may be sent.
         """
@@ -193,35 +272,45 @@ class Session(Machine):
                 f"{self.name}: {self.workdir} can't be used: {rest}", "set `workdir` in the profile to another folder"
             )
         if tuple(map(int, version.split("."))) < MIN_PYTHON:
-            raise PythonMissingError(f"{self.name}: its python3 is {version}; 3.9 or newer is needed")
+            raise self._too_old({"python3": version})
         if word == "need":
-            channel.send(archive)
+            channel.send(self.archive)
         channel.settle()
 
     def _greeting(self, channel: AnyChannel, boundary: Boundary) -> tuple[str, str, str]:
         """Return the three parts of the bootstrap's first line: Python's version, a word (have, need or error), and the
-        rest. Earlier lines, from a login banner or a .bashrc, are skipped.
+        rest. Earlier output, from a login banner or a .bashrc, is skipped, and so are interpreters that are too old.
         """
-        while (line := boundary.rest_of(channel.stream.readline(SMALL))) is None:
-            pass
+        while (line := boundary.rest_of(channel.stream.readline(SMALL))) is None or (older := _OLD.fullmatch(line)):
+            if line and older is not None:
+                self._old[older[2].decode("utf-8", "replace")] = older[1].decode()
         if line:
             greeting = _GREETING.fullmatch(line.decode("utf-8", "replace").strip())
             if greeting is None:
                 raise BackendError(f"{self.name}: another program answers instead of orch's server")
             return greeting[1], greeting[2], greeting[3] or ""
+        if boundary.before > MOST_BEFORE:
+            raise BackendError(
+                f"{self.name}: the start files of the login shell print more than {MOST_BEFORE >> 20} MiB before a "
+                f"command begins: {boundary.seen[-300:]}",
+                f"try: {self.address.ssh_command} true; end these files early if the shell is not interactive",
+            )
+        if self._old:
+            raise self._too_old(self._old)
         code, said = channel.last_words()
         if code == 127:
-            raise PythonMissingError(
-                f"{self.name}: it has no python3",
-                "install python3 (3.9 or newer) on that host; orch needs nothing else there",
-            )
-        said = said or " ".join(filter(None, boundary.seen))
+            raise PythonMissingError(f"{self.name}: it has no python3", WANTED)
+        said = said or boundary.seen
         how = f"ended with code {code}" if code >= 0 else "was killed"
         words = f" and printed: {said[-300:]}" if said else " without a word"
         raise PythonMissingError(
             f"{self.name}: its python3 does not start orch's server: it {how}{words}",
             f"try: {self.address.ssh_command} python3 -c 'print(1)'; the PATH there decides which python3 is used",
         )
+
+    def _too_old(self, found: Mapping[str, str]) -> PythonMissingError:
+        said = " and ".join(f"{python} is {version}" for python, version in found.items())
+        return PythonMissingError(f"{self.name}: its {said}; {NEEDED} or newer is needed", WANTED)
 
     def _read(self) -> None:
         """Receive answers until the connection ends, or until an invalid answer arrives.

@@ -16,7 +16,7 @@ from orchestrator.node.system.processes import MARK, Process, end_descendants, i
 from tests.patience import PATIENCE
 from tests.result import Result
 from tests.testbed import cluster as whole
-from tests.testbed import hosts, network, people, sshd
+from tests.testbed import hosts, network, people, sites, sshd
 from tests.testbed.layout import PEOPLE, REPO, Cluster
 from tests.testbed.machine import ENVIRONMENT, wait_until
 
@@ -130,6 +130,29 @@ class Control:
         sshd.configure(self.cluster, host, options)
         sshd.restart(self.cluster, host)
         self._undo_sshd(host, lambda: sshd.configure(self.cluster, host))
+
+    def site(self, host: str, name: str) -> None:
+        """Make the host one of a site of tests/testbed/sites.py."""
+        sites.apply(self.cluster, host, name)
+        self.undo.callback(sites.remove, self.cluster, host)
+
+    def ask_for_more(self, host: str, *options: str) -> None:
+        """Start the host's sshd anew, so that it asks for a second factor or a password. See `open_by_hand`."""
+        sshd.ask_for_more(self.cluster, host)
+        self.sshd(host, *options)
+
+    def open_by_hand(self, here: str, *words: str) -> None:
+        """Run this ssh command as alice, who types what she is asked for. A connection that stays is closed later."""
+        program = self.file(here, "/srv/answers")
+        program.write_text(sshd.answering())
+        program.chmod(0o755)
+        self.undo.callback(self.run, here, words[0], "-O", "exit", *words[1:])
+        self.output(here, *words, "true", SSH_ASKPASS="/srv/answers", SSH_ASKPASS_REQUIRE="force")
+
+    def failed_logins(self, host: str) -> list[str]:
+        """The connections to the host that ended before their user was known, from the log of its sshd."""
+        log = self.file(host, sshd.LOG).read_text(errors="replace").splitlines()
+        return [line for line in log if "by authenticating user" in line or "Too many authentication failures" in line]
 
     def end_lost_connections(self, host: str) -> None:
         """From now on the host's sshd ends connections that have been silent for 4 s.

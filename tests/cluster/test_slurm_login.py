@@ -17,6 +17,7 @@ from tests.cluster.test_terminal import JOB, KEY, RANK
 from tests.patience import PATIENCE
 from tests.terminal import terminal
 from tests.testbed.machine import ENVIRONMENT, wait_until
+from tests.testbed.sshd import SECOND_FACTOR
 
 pytestmark = pytest.mark.cluster("slurm", nodes=4)
 
@@ -341,3 +342,28 @@ def test_what_waits_of_an_array_there_costs_no_threads_and_is_cancelled_at_once(
     assert (waited.code, "60 runs: 60 cancelled" in waited.err) == (103, True)
     assert laptop.left(f"{sweep}.0") == laptop.left(f"{sweep}.59") == []
     assert not laptop.testbed.file("ctl", f"{SHARED}/sweeps/{sweep}").exists()
+
+
+def test_a_login_node_with_a_second_factor_from_run_to_pull(laptop: Laptop) -> None:
+    bed, config = laptop.testbed, laptop.testbed.file(LAPTOP, "/home/alice/.ssh/config")
+    bed.ask_for_more("ctl", *SECOND_FACTOR)
+    laptop.write("main.py", HELD_AT_FIRST)
+    profile = laptop.profile()
+    job = laptop.write("job.yaml", '{"script": "main.py", "launcher": "exec", "args": [60, 0]}')
+    refused = laptop.orch("submit", job, "-p", profile)
+    assert "ctl: the login asks for a second factor, and orch never prompts; open a connection with: ssh alice@ctl" in (
+        refused.err
+    )
+    wait_until(lambda: len(bed.failed_logins("ctl")) == 1, "the failed login in sshd's log")
+    config.write_text("Host ctl\n  ControlMaster auto\n  ControlPath ~/.ssh/cm-%C\n  ControlPersist yes\n")
+    bed.open_by_hand(LAPTOP, "ssh", "alice@ctl")
+    run = laptop.submit(job, "-p", profile)
+    laptop.wait_for(run, "rank 0 begins")
+    bed.output(LAPTOP, "ssh", "-O", "exit", "alice@ctl")
+    wait_until(lambda: "open a connection with: ssh alice@ctl" in laptop.status(run)["detail"], "the command in status")
+    bed.file("n1", "/home/alice/go").touch()
+    bed.open_by_hand(LAPTOP, "ssh", "alice@ctl")
+    assert laptop.orch("wait", run).code == 0, laptop.orch("why", run).out
+    assert laptop.orch("pull", run, "--to", "here").code == 0
+    assert len(bed.failed_logins("ctl")) <= 2  # one for each configuration
+    assert laptop.left(run) == []

@@ -122,6 +122,10 @@ def test_what_cannot_be_a_sweep_leaves_nothing(orch: Orch, project: Callable[...
     (folder / "job.yaml").write_text("command: [bash, fails.sh]\ncheckpoint: {dir: /tmp/there}\n")
     for options, says in (
         (("--sweep", "job.env.N=0,1"), "several points would write their checkpoints to /tmp/there"),
+        (
+            ("--sweep", "job.env.N=0,1", "--set", "job.checkpoint.dir=../../ck"),
+            "several points would write their checkpoints to ../../ck",
+        ),
         (("--sweep", "job.resources.cpus=1,x"), "--sweep, job.resources.cpus=x: "),
         (("--sweep", "lr=1,2"), "which this job doesn't have"),
         (("--sweep", "job.env.N=0,1", "--follow"), "--follow follows one run, not a sweep"),
@@ -130,6 +134,14 @@ def test_what_cannot_be_a_sweep_leaves_nothing(orch: Orch, project: Callable[...
         done = orch("submit", str(folder / "job.yaml"), "-p", "local", *options)
         assert (done.code, says in done.err) == (2, True), done.err
     assert not (orch.home / "runs").exists() or list((orch.home / "runs").iterdir()) == []
+    own = ("--sweep", "job.env.N=0,1", "--set", "job.checkpoint.dir=ck", "--dry-run")  # in each run's working folder
+    assert orch("submit", str(folder / "job.yaml"), "-p", "local", *own).code == 0
+    (folder / ".gitignore").write_text("*.pt\n")
+    (folder / "model.pt").write_bytes(b"0" * (2 << 20))
+    small = ("--sweep", "job.env.N=0,1", "--set", "job.code.max_size=1M", "--set", "job.checkpoint.dir=ck")
+    done = orch("submit", str(folder / "job.yaml"), "-p", "local", *small)
+    assert (done.code, "model.pt is too large to be copied" in done.err) == (2, True), done.err
+    assert [*orch.home.glob("runs/*"), *orch.home.glob("sweeps/*")] == []
     shown = orch("submit", "regression", "-p", "local", "--sweep", "lr=1,2", "--sweep", "seed=0..1", "--dry-run")
     assert shown.out.splitlines()[:3] == ["POINT  lr  seed", "0      1   0", "1      1   1"]
     assert "lr is short for the field job.training.lr" in shown.err

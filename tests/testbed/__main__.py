@@ -8,7 +8,7 @@ import shlex
 import sys
 
 from tests.testbed import cluster as whole
-from tests.testbed import hosts, images, network, sshd
+from tests.testbed import hosts, images, network, sites, sshd
 from tests.testbed.layout import Cluster, ClusterError, standing, state_folder
 from tests.testbed.machine import ENVIRONMENT, install, obstacle
 
@@ -30,6 +30,7 @@ def main() -> int:
                     options.slurm,
                     options.docker,
                     options.sge,
+                    options.site,
                 )
             )
             print(f"up: {' '.join(started.hosts)}")
@@ -90,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--slurm", action=argparse.BooleanOptionalAction, default=True, help="Slurm with accounting")
     up.add_argument("--docker", action=argparse.BooleanOptionalAction, default=False, help="a Docker daemon a node")
     up.add_argument("--sge", action=argparse.BooleanOptionalAction, default=False, help="Grid Engine")
+    up.add_argument("--site", choices=sites.SITES, default="", help="make n1 .. nN hosts of a site that differs")
     verbs.add_parser("down", help="take it down, finished or not")
     verbs.add_parser("env", help="shell variables: where it is, its hosts")
     on = verbs.add_parser("on", help="run a command on a host, or a shell")

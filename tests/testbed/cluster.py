@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from tests.testbed import docker, hosts, network, people, sge, slurm, sshd
+from tests.testbed import docker, hosts, network, people, sge, sites, slurm, sshd
 from tests.testbed.layout import MOST_NODES, Cluster, ClusterError, claim, release, standing
 from tests.testbed.machine import require
 
@@ -74,6 +74,8 @@ def boot(cluster: Cluster, host: str) -> None:
 def _power_on(cluster: Cluster, host: str) -> None:
     hosts.boot(cluster, host)
     sshd.start(cluster, host)
+    if cluster.site and host != "ctl":
+        sites.apply(cluster, host, cluster.site)
     if cluster.slurm:
         slurm.start(cluster, host)
     if cluster.sge:

@@ -44,6 +44,7 @@ class Cluster:
     slurm: bool = True
     docker: bool = False
     sge: bool = False
+    site: str = ""  # the name in tests/testbed/sites.py of which the nodes are; "" for ordinary ones
     made: tuple[str, ...] = ()  # mount points that `up` had to make on the machine
     owner: tuple[int, int] | None = None  # pid and start time of the tests that it was brought up for
 

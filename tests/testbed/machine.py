@@ -33,6 +33,8 @@ PACKAGES = {
     "gencat": "libc6-dev",  # the header files of C; this program comes with them
     "tmux": "tmux",
     "chromium": "chromium",
+    "oathtool": "oathtool",
+    "google-authenticator": "libpam-google-authenticator",
 }
 # Grid Engine's, which only the tests of `make test-all` need.
 MORE_PACKAGES = {"sge_qmaster": "gridengine-master", "sge_execd": "gridengine-exec", "qsub": "gridengine-client"}

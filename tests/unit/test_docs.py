@@ -32,6 +32,7 @@ from orchestrator.specs.job import Job, Training
 from orchestrator.specs.kinds import OWN
 from orchestrator.specs.plan import RunPaths, plan, ranks_of
 from orchestrator.specs.profile import LocalProfile
+from orchestrator.specs.sbatch_options import CONVERTED, ONLY_AS_IT_IS, REFUSED
 from orchestrator.specs.spec import names_of
 
 ROOT = Path(__file__).parents[2]
@@ -47,19 +48,9 @@ FOREIGN = {
     "slurm.md": {"--no-requeue", "--no-kill", "--time", "--mem", "--gpus-per-node", "--cpus-per-task"},  # sbatch's
     "sweeps.md": {"--lr"},  # a script's
     "trackers.md": {"--lr"},  # as above
-    "from-sbatch.md": {  # of sbatch, srun and torchrun
-        *(
-            "--nodes",
-            "--partition",
-            "--account",
-            "--gres",
-            "--time",
-            "--mem",
-            "--ntasks-per-node",
-            "--rdzv",
-            "--output",
-        ),
-        *("--nproc", "--node", "--nnodes"),
+    "from-sbatch.md": {
+        *(f"--{name}" for name in {**CONVERTED, **ONLY_AS_IT_IS, **REFUSED}),  # sbatch's
+        "--standalone",  # torchrun's
     },
     "frameworks.md": {"--config", "--include", "--exclude", "--num"},  # of accelerate and deepspeed
     "why.md": {"--nnodes"},  # torchrun's

@@ -40,6 +40,7 @@ OTHERS: dict[str, dict[str, str]] = {
     "node/environments/folder.py": {"unused": "it is locked, and not read; without links and without waiting"},
     "node/environments/install.py": dict.fromkeys(("_build", "_verified_copy", "_show"), NEW),
     "node/launcher/flight_recorder.py": {"ask_for_dumps": "a pipe, as it checks; without links and without waiting"},
+    "node/launcher/rank/checkpoint_use.py": {"_note": NEW, "_own_file": KERNELS},
     "node/launcher/rank/debugger.py": {"_start_adapter": PIPE},
     "node/launcher/rank/error_file.py": {"write_error": "a descriptor of open_own"},
     "node/launcher/rank/forked.py": {"_run_as_main": USERS},

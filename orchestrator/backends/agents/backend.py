@@ -172,6 +172,8 @@ class Agents(Backend):
         """Check the machines of all nodes in parallel."""
         from orchestrator.backends.agents.doctor import examine
 
+        if self.pool is not None:
+            self.pool.try_again()
         return examine(profile, self.machines)
 
 

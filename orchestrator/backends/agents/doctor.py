@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.backends import gpu_checks
 from orchestrator.backends.agents.reachability import try_connections
 from orchestrator.backends.agents.start import listed_twice
-from orchestrator.backends.base import Check, CheckResult, Level, room
+from orchestrator.backends.base import Check, CheckResult, Level, connected, room
 from orchestrator.backends.hosts import on_all
 from orchestrator.backends.settings import AgentsSettings, Host, tls_problem
 from orchestrator.errors import BackendError, PythonMissingError
@@ -82,11 +82,11 @@ def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
         python = host.python or settings.python or (sys.executable if is_here else "python3")
         _read_environments(node, session, settings.workdir)
         if on_host:
-            _check_training(node, session, python)
+            _check_training(node, session, python, profile.setup)
         else:
             _check_runtime(node, session, profile.runtime)
         if node.hello["gpus"]:
-            node.gpus = gpu_checks.ask(session, python if on_host else None)
+            node.gpus = gpu_checks.ask(session, python if on_host else None, profile.setup)
         return node
 
     nodes, failed = on_all(one, hosts)
@@ -118,7 +118,7 @@ def _check_machine(
     """
     before = time.time()
     node = Node(os.uname().nodename if host.is_here else host.name)
-    node.add("ssh", OK, "connected")
+    node.checks["ssh"] = connected(machine)
     if machine.way:
         note = f"programs are started by {machine.way.partition(';')[0]} (start_by)"
         node.checks["ssh"] = CheckResult(OK, f"connected by {machine.way}", note)
@@ -130,12 +130,19 @@ def _check_machine(
         where = "ORCH_HOME" if host.is_here else "workdir in the profile"
         node.add_refusal("workdir", error, f"set {where} to a folder of yours")
         return node
+    if hello.get("ends_processes"):
+        said = "connected, but logind ends your processes on this host when you log out, agents included"
+        node.add("ssh", FAIL, said, "run once on this host: loginctl enable-linger")
     skew = hello["time"] - (before + time.time()) / 2
     node.hello = hello
     lack = "" if is_alone else tls_problem(hello["lacks_tls"])
-    found = f"{hello['python']}{f', {sys.executable}' if host.is_here else ''}"
+    found = f"{hello['python']}, {hello['path']}"
     found += lack and f"; {lack}"
-    node.add("python3", FAIL if lack else OK, found, "install a python3 with OpenSSL 1.1.1 or newer")
+    if machine.passed_over and not lack:
+        note = f"orch runs there with {hello['path']}: {machine.passed_over}"
+        node.checks["python3"] = CheckResult(OK, found, note)
+    else:
+        node.add("python3", FAIL if lack else OK, found, "install a python3 with OpenSSL 1.1.1 or newer")
     disk, shm = room(hello["workdir"], hello["free"]), hello["shm"]
     trust = "; who may write above it is trusted: shared_parent" if settings.shared_parent and not host.is_here else ""
     node.add("workdir", disk.level, f"{disk.value}{trust}", disk.hint)
@@ -162,11 +169,11 @@ def _check_runtime(node: Node, machine: Machine, runtime: str) -> None:
         node.add_refusal("runtime", error, "set `runtime` in the profile to a runtime that the machine has")
 
 
-def _check_training(node: Node, machine: Machine, python: str) -> None:
+def _check_training(node: Node, machine: Machine, python: str, setup: Sequence[str]) -> None:
     try:
-        node.training, _ = machine.call("interpreter", python=python)
+        node.training, _ = machine.call("interpreter", python=python, setup=list(setup))
         torch = node.training.get("torch")
-        value = f"{python}: python {node.training['python']}, torch {torch or 'missing'}"
+        value = f"{node.training.get('path') or python}: python {node.training['python']}, torch {torch or 'missing'}"
         hint = f"install torch for {python}, or set `python` in the profile to the interpreter that has torch"
         node.add("training", OK if torch else FAIL, value, hint)
     except BackendError as error:

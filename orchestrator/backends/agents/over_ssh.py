@@ -181,13 +181,22 @@ class AgentsOverSsh(Agents):
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the command that runs on the node's current machine, by ssh or by the scheduler's own command."""
         from orchestrator.transport.in_job import in_job
-        from orchestrator.transport.openssh import over_ssh
 
         handle = read_handle(run)
         if handle is None:
             raise BackendError(f"run {run.run_id} has not started on any machine yet")
-        address = self.pool.way(handle.hosts[node].address, workdir_of(run.record().profile))
-        return (over_ssh if address.is_by_ssh else in_job)(address, argv, terminal=terminal)
+        workdir = workdir_of(run.record().profile)
+        address = self.pool.way(handle.hosts[node].address, workdir)
+        if address.is_by_ssh:
+            return self.pool.over_ssh(address, workdir, argv, terminal=terminal)
+        return in_job(address, argv, terminal=terminal)
+
+    def with_python(self, run: RunDir, node: int, argv: Sequence[str]) -> list[str]:
+        """Return a command that looks for an interpreter in the same order as the connection of orch's server."""
+        from orchestrator.node.system.interpreter import first_python
+
+        address = (read_handle(run) or first_handle(AgentsSettings.of(run.record().profile))).hosts[node].address
+        return first_python(argv[1:], address.python, address.setup)
 
     # -- ending
 

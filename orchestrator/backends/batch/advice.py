@@ -50,6 +50,10 @@ class BatchAdvice(Advice):
         ident = job.ident_of(run, site)
         return None if ident.job_id is None else site.used(ident.job_id, ident.name)
 
+    def said(self, run: RunDir) -> str:
+        said = job.told(run, self.batch.site_of(run), "said")
+        return f"{self.batch.scheduler.programs[0]} says: {said}" if said else ""
+
     def unsaid(self, run: RunDir) -> str:
         return self.batch.scheduler.unsaid(run.record(), job.given_by_shell(run, self.batch.site_of(run)))
 

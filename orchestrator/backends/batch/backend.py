@@ -25,7 +25,15 @@ from orchestrator.backends.batch import job
 from orchestrator.backends.batch.advice import BatchAdvice
 from orchestrator.backends.batch.site import Site
 from orchestrator.backends.hosts import connections, on_each
-from orchestrator.backends.settings import WORKDIR, need_room, remote_folder, run_folder, tls_problem, workdir_of
+from orchestrator.backends.settings import (
+    WORKDIR,
+    need_room,
+    remote_folder,
+    run_folder,
+    starters,
+    tls_problem,
+    workdir_of,
+)
 from orchestrator.backends.working_folder import lay_here
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.outcome.scheduler import SchedulerStatus
@@ -71,12 +79,12 @@ class Batch(Backend):
         key = (login, workdir, bool(login and profile.get("shared_parent")))
         with self._lock:
             if (site := self._sites.get(key)) is None:
-                machine = self._login_node(login, workdir) if login else LocalMachine
+                machine = self._login_node(login, workdir, profile) if login else LocalMachine
                 site = self._sites[key] = Site(self.scheduler, machine, login or HERE, workdir, shared_parent=key[2])
             return site
 
-    def _login_node(self, login: str, workdir: str) -> Callable[[], Machine]:
-        pool, address = self.pool, parse_address(login)
+    def _login_node(self, login: str, workdir: str, profile: Mapping[str, Any]) -> Callable[[], Machine]:
+        pool, address = self.pool, replace(parse_address(login), **starters(profile))
         assert pool is not None, "only a remote backend reads login:"
         return lambda: pool.session(address, workdir)
 
@@ -84,15 +92,41 @@ class Batch(Backend):
         """Return the site on which the run's job was submitted."""
         return self.site(run.record().profile if self.is_remote else {})
 
-    def check_python(self, site: Site, python: str, *, is_alone: bool = True) -> None:
-        """Raise BackendError if the nodes' Python interpreter can't run the job's tasks, as checked on the login node.
+    def agent_python(self, site: Site, python: str, setup: Sequence[str] = (), *, is_alone: bool = True) -> str:
+        """Return the interpreter that starts the agents of a job, as checked on the login node: the profile's `python`,
+        or the interpreter of that name after the setup lines. If that starts only after the setup lines, return the
+        interpreter of orch's server on the login node.
 
-        Without a login node nothing is checked, because the nodes use orch's own interpreter.
+        Raises BackendError if the profile's interpreter can't run the job's tasks. Without a login node nothing is
+        checked, because the nodes use orch's own interpreter.
         """
         if not self.is_remote:
-            return
+            return python
         try:
-            found = site.machine().call("interpreter", python=python)[0]
+            self._check_python(site, python, (), is_alone=is_alone)
+        except BackendError as error:
+            if error.transient or not setup:
+                raise
+        else:
+            return python
+        path = self._check_python(site, python, setup, is_alone=is_alone)
+        own = str(site.hello()["path"])
+        for each in (path, own):
+            try:
+                self._check_python(site, each, (), is_alone=is_alone)
+            except BackendError as error:
+                if error.transient or each == own:
+                    raise
+            else:
+                return each
+        raise AssertionError
+
+    def _check_python(self, site: Site, python: str, setup: Sequence[str], *, is_alone: bool) -> str:
+        """Return the path of this interpreter on the login node after the setup lines. Raises BackendError if it can't
+        run the job's tasks.
+        """
+        try:
+            found = site.machine().call("interpreter", python=python, setup=list(setup))[0]
         except BackendError as error:
             if error.transient:
                 raise
@@ -105,6 +139,7 @@ class Batch(Backend):
             problem = NO_TLS
         if problem:
             raise BackendError(f"{parse_address(site.where).host}: {python} {problem}", OTHER_PYTHON)
+        return str(found.get("path") or python)
 
     # -- starting
 
@@ -140,9 +175,9 @@ class Batch(Backend):
         from orchestrator.backends.batch import submission
         from orchestrator.backends.batch.scheduler import Order
 
-        site, home = self._ready(plans[0])
+        site, home, python = self._ready(plans[0])
         at_site = [self._tasks_at(run, its, home, site.machine()) for run, its in zip(runs, tasks, strict=True)]
-        first, by_shell = self.scheduler.filled(submission.plan_at(plans[0], home), site.environment())
+        first, by_shell = self.scheduler.filled(submission.plan_at(plans[0], home, python), site.environment())
         array = submission.array_for(runs, orchs_folder(first.tasks[0])) if len(runs) > 1 else None
         order, handle = Order(first, array), RunDir(runs[0].root / "sweeps" / array.sweep) if array else runs[0]
         # From here on the site may have files of the run, which must be fetched or removed later.
@@ -152,15 +187,16 @@ class Batch(Backend):
         if not self.is_remote and array is None:  # the runs of an array create their working folders themselves
             lay_here(runs[0])
         submission.lay(site, order.folder, runs, at_site, own_files=self.is_remote)
-        if (number := submission.queued(site, order)) is not None:
-            handle.write("handle.json", job.submitted_as(number, by_shell))
+        if (queued := submission.queued(site, order)) is not None:
+            python = python if python != plans[0].commands[0][0] else ""
+            handle.write("handle.json", job.submitted_as(queued[0], by_shell, queued[1], python))
         if self.is_remote:
             for run in runs:
                 job.record_status(run, self.scheduler, job.scheduler_status(site, run))
 
-    def _ready(self, plan: LaunchPlan) -> tuple[Site, str]:
-        """Return the site (the machine with the scheduler's programs) and the user's home folder on that machine.
-        Raises BackendError if no job can be submitted on it.
+    def _ready(self, plan: LaunchPlan) -> tuple[Site, str, str]:
+        """Return the site (the machine with the scheduler's programs), the user's home folder on that machine, and the
+        interpreter that starts the agents. Raises BackendError if no job can be submitted on the site.
         """
         site = self.site(plan.profile)
         if self.is_remote:
@@ -172,8 +208,9 @@ class Batch(Backend):
         need_room(site.where, folder, free)
         site.need(*self.scheduler.programs)
         python = plan.commands[0][0]
-        self.check_python(site, home + python[1:] if python.startswith("~/") else python, is_alone=plan.nnodes == 1)
-        return site, home
+        python = home + python[1:] if python.startswith("~/") else python
+        python = self.agent_python(site, python, plan.tasks[0].setup, is_alone=plan.nnodes == 1)
+        return site, home, python
 
     def _tasks_at(self, run: RunDir, tasks: tuple[NodeTask, ...], home: str, machine: Machine) -> tuple[NodeTask, ...]:
         """Install the run's environment on the site. Return the tasks with the environment's interpreter, and with `~`
@@ -274,9 +311,12 @@ class Batch(Backend):
         step = job.step_argv(site, run, node, argv, terminal=terminal)
         if not self.is_remote:
             return step
-        from orchestrator.transport.openssh import over_ssh
+        assert self.pool is not None, "only a remote backend has a login node"
+        return self.pool.over_ssh(parse_address(site.where), site.workdir, step, terminal=terminal)
 
-        return over_ssh(parse_address(site.where), step, terminal=terminal)
+    def with_python(self, run: RunDir, node: int, argv: Sequence[str]) -> list[str]:
+        """Return a command with the interpreter that has started the job's agents."""
+        return [job.told(run, self.site_of(run), "python") or argv[0], *argv[1:]]
 
     # -- ending
 
@@ -353,11 +393,13 @@ class Batch(Backend):
         paths = self.paths(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)
         launch = plan(Job(name="doctor", command=("true",)), profile, "doctor", paths)
         site = self.site(launch.profile)
+        if self.pool is not None:
+            self.pool.try_again()
         return self.scheduler.doctor(
             Trial(
                 site,
                 launch,
-                lambda: self.check_python(site, paths.agent_python),
+                lambda: self.agent_python(site, paths.agent_python, profile.setup),
                 lambda: self._runs_folder(site, launch),
                 on_node,
             )

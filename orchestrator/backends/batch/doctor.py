@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from orchestrator.backends.base import Check, CheckResult, Level, room
+from orchestrator.backends.base import Check, CheckResult, Level, connected, room
 from orchestrator.backends.batch.scheduler import Folder, Trial
 from orchestrator.errors import BackendError, PythonMissingError
 
@@ -31,7 +31,7 @@ def examine(
     try:
         folder = trial.folder()
         if login:
-            found["login"], found["python"] = CheckResult(Level.OK, "connected"), _python(trial)
+            found["login"], found["python"] = connected(site.machine()), _python(trial)
         found["workdir"] = _room(folder, unseen)
         programs = site.scheduler.programs
         if missing := site.missing(programs):
@@ -53,10 +53,11 @@ _UNKNOWN: Final = CheckResult(Level.UNKNOWN)
 
 def _python(trial: Trial) -> CheckResult:
     try:
-        trial.check_python()
+        python, machine = trial.python(), trial.site.machine()
     except BackendError as error:
         return CheckResult(Level.FAIL, error.message, error.hint)
-    return CheckResult(Level.OK, str(trial.launch.profile.get("python") or "python3"))
+    own = f"orch runs there with {trial.site.hello()['path']}: {machine.passed_over}" if machine.passed_over else ""
+    return CheckResult(Level.OK, python, own)
 
 
 def _room(folder: Folder, unseen: str) -> CheckResult:

@@ -20,6 +20,7 @@ from orchestrator.backends.batch.site import SNAPSHOT_SECONDS, array_of
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.outcome.scheduler import JobEnd, SchedulerStatus
 from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, last_of, of
+from orchestrator.protocol.quantities import duration
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import Record, RunDir
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
 
 ROUNDS: Final = 5  # how often a waiting job is looked at before the caller continues
 TICK: Final = 0.1  # seconds: file timestamps can lag the write by this much
+MINUTE: Final = 60.0
 LAST_BYTES: Final = 1 << 20  # at the end of a log, in which the last line is searched
 
 
@@ -112,13 +114,16 @@ def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> Sch
     ident = ident or ident_of(run, site)
     phase, job = job_of(site, run, ident=ident)
     kind = site.scheduler
+    changed = _other_limit(run, kind, job) if job is not None else ""
     if phase == "waiting" and job is not None:
         job = site.with_reason(job)
         has_run = job.is_deferred and _has_run(run, kind)
-        return SchedulerStatus(phase, job.why_it_waits(has_run=has_run), is_stuck=job.is_stuck)
+        said = "; ".join(filter(None, [job.why_it_waits(has_run=has_run), changed]))
+        return SchedulerStatus(phase, said, is_stuck=job.is_stuck, changed=changed)
     if phase == "active" and job is not None:
         said = f"{kind.title} job {job.job_id} is {job.state} on {job.nodes or 'its nodes'}"
-        return SchedulerStatus(phase, said, is_suspended=job.is_suspended)
+        said = "; ".join(filter(None, [said, changed]))
+        return SchedulerStatus(phase, said, is_suspended=job.is_suspended, changed=changed)
     if phase == "unknown":
         return SchedulerStatus(phase, f"{kind.title} can't be asked: {site.queue().problem}")
     if phase == "ended" and run.is_cancelled:  # also for a job that waited for its next start
@@ -131,6 +136,15 @@ def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> Sch
     if job.ending is JobEnd.FAILED:
         reason += _last_words(run, job.job_id, kind)
     return SchedulerStatus.of_end(job.ending, reason)
+
+
+def _other_limit(run: RunDir, kind: Scheduler, job: Job) -> str:
+    """Return a sentence if the job's time limit is not the limit that the run asked for; "" otherwise."""
+    record = run.record()
+    asked = (record.job.get("resources") or {}).get("time") or record.profile.get("time")
+    if job.limit is None or not asked or abs(job.limit - asked) < MINUTE:  # schedulers count in minutes
+        return ""
+    return f"{kind.title} gives the job {duration(job.limit)}, not the {duration(asked)} that the run asked for"
 
 
 def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
@@ -255,11 +269,18 @@ def wait_for_end(site: Site, run: RunDir) -> tuple[str, Job | None]:
 # -- facts about the job in the run's folder
 
 
-def submitted_as(job_id: str, by_shell: ByShell) -> Record:
-    """Return the content of handle.json for a queued job: its number, and the options that environment variables of the
-    shell have set.
+def submitted_as(job_id: str, by_shell: ByShell, said: str, python: str) -> Record:
+    """Return the content of handle.json for a queued job: its number, the options that environment variables of the
+    shell have set, what the scheduler printed when it took the job, and the interpreter that starts the agents.
     """
-    return {"state": HandleStatus.SUBMITTED, "job": job_id, **({"by_shell": by_shell} if by_shell else {})}
+    more = {"by_shell": by_shell, "said": said, "python": python}
+    return {"state": HandleStatus.SUBMITTED, "job": job_id, **{name: each for name, each in more.items() if each}}
+
+
+def told(run: RunDir, site: Site, name: str) -> str:
+    """Return a text of the job's handle.json: `said` or `python` (see `submitted_as`); "" if it has none."""
+    found = _handle_of(ident_of(run, site).folder).get(name)
+    return found if isinstance(found, str) else ""
 
 
 def given_by_shell(run: RunDir, site: Site) -> ByShell:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from orchestrator.backends.base import CheckResult
@@ -51,6 +51,7 @@ class Job(ABC):
     start: str = ""  # when the job began, or may begin
     nodes: str = ""
     by: str = ""  # the number of the user who cancelled the job
+    limit: int | None = field(default=None, kw_only=True)  # the job's time limit in seconds, if it is known
 
     @property
     @abstractmethod
@@ -118,7 +119,7 @@ class Trial:
 
     site: Site
     launch: LaunchPlan
-    check_python: Callable[[], None]  # raises BackendError if the nodes' interpreter, as the site sees it, is unusable
+    python: Callable[[], str]  # the interpreter that starts agents; raises BackendError if the site has no usable one
     folder: Callable[[], Folder]  # raises BackendError if the site can't be reached
     on_node: bool = False  # also check a node with a short job
 
@@ -253,7 +254,11 @@ class Scheduler(ABC):
     def hint(self, *, by_login: bool) -> str:
         """Return a hint for the user if the scheduler's programs are missing on this machine or the login node."""
         if by_login:
-            return f"set `login` in the profile to a machine whose login shells have {self.programs[0]} on PATH"
+            return (
+                f"if a command such as `module load` makes {self.programs[0]} available there, add it to your login "
+                "shell's start file there (~/.bash_profile, ~/.zprofile or ~/.login); otherwise set `login` in the "
+                "profile to another machine"
+            )
         where = f"a {self.door}, where {self.programs[0]} is on PATH"
         return f"submit from {where}, or set `login` in the profile to such a machine"
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.batch.scheduler import Array, Order, RefusedError
 from orchestrator.backends.batch.site import array_of
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from orchestrator.runs.store import RunDir
     from orchestrator.specs.plan import LaunchPlan
     from orchestrator.transport.machine import Machine, Output
+
+MOST_SAID: Final = 1000  # characters that a scheduler's command prints when it takes a job
 
 
 def check_alike(scheduler: Scheduler, plans: Sequence[LaunchPlan]) -> None:
@@ -44,13 +47,14 @@ def array_for(runs: Sequence[RunDir], folder: str) -> Array:
     return Array(point.sweep, f"{folder}/sweeps/{point.sweep}", len(runs), point.parallel)
 
 
-def plan_at(plan: LaunchPlan, home: str) -> LaunchPlan:
-    """Return the plan, in which `~` is replaced by the home folder."""
+def plan_at(plan: LaunchPlan, home: str, python: str) -> LaunchPlan:
+    """Return the plan, in which `~` is replaced by the home folder, and agents are started by this interpreter."""
     return replace(
         plan,
         tasks=tuple(at_home(task, home) for task in plan.tasks),
         commands=tuple(
-            tuple(home + word[1:] if word.startswith("~/") else word for word in argv) for argv in plan.commands
+            (python, *(home + word[1:] if word.startswith("~/") else word for word in argv[1:]))
+            for argv in plan.commands
         ),
     )
 
@@ -88,8 +92,9 @@ def _give_checkpoint(machine: Machine, run: RunDir, task: NodeTask) -> None:
         give(machine, run, given)
 
 
-def queued(site: Site, order: Order) -> str | None:
-    """Queue the job and return its number; None if the answer was lost and the job must be found by its name later.
+def queued(site: Site, order: Order) -> tuple[str, str] | None:
+    """Queue the job. Return its number, and what the scheduler's command printed besides. Return None if the answer was
+    lost and the job must be found by its name later.
 
     Raises BackendError if the scheduler refuses the job.
     """
@@ -99,15 +104,18 @@ def queued(site: Site, order: Order) -> str | None:
     def put(path: str, data: bytes) -> None:
         machine.call("write_file", data, path=path)
 
-    is_handed_over = False
+    is_handed_over, printed = False, ""
 
     def call(argv: Sequence[str]) -> Output:
-        nonlocal is_handed_over
+        nonlocal is_handed_over, printed
         is_handed_over = True
-        return site.run_submit(argv, hidden)
+        answer = site.run_submit(argv, hidden)
+        printed = f"{answer.err}\n{answer.out}"
+        return answer
 
     try:
-        return site.scheduler.submit(order, put, call)
+        number = site.scheduler.submit(order, put, call)
+        return number, _besides(printed, number)
     except BackendError as error:
         if not is_handed_over:
             raise
@@ -117,7 +125,15 @@ def queued(site: Site, order: Order) -> str | None:
         found = site.find(None, order.name, "0" if order.array else "")
         # A scheduler may keep a job that it has refused in its records as a failed job.
         if found is not None and (is_lost or found.phase != "ended"):
-            return array_of(found.job_id)
+            return array_of(found.job_id), ""
         if snapshot.jobs is None and is_lost:
             return None
         raise (site.scheduler.refusal(error.message, order.launch, site) if is_refused else error) from error
+
+
+def _besides(printed: str, number: str) -> str:
+    """Return what a successful command printed besides the line with the job's number, in one line."""
+    lines = [" ".join(line.split()) for line in printed.splitlines() if line.strip()]
+    own = re.compile(rf"\b{re.escape(number)}\b")
+    kept = [re.sub(r"^(sbatch|qsub): ", "", line) for line in lines if not own.search(line)]
+    return "; ".join(dict.fromkeys(kept))[:MOST_SAID]

@@ -68,7 +68,9 @@ def _content(machine: Machine, path: str) -> bytes:
 def stage_replay(
     machine: Machine, run: RunDir, workdir: str, name: str, checkpoint: Path | None, order: Order
 ) -> list[str]:
-    """Send the files that one rank needs to run again. Return the command that replays the rank on the machine."""
+    """Send the files that one rank needs to run again. Return the arguments of Python that replay the rank on the
+    machine.
+    """
     folder, resume = run_folder(workdir, name), "never"
     machine.call("hello", workdir=workdir, shared_parent=bool(run.record().profile.get("shared_parent")))
     send_code(machine, run, workdir, f"{folder}/code")
@@ -77,7 +79,7 @@ def stage_replay(
         give_checkpoint(machine, checkpoint, f"{resume}/{checkpoint.name}")
     machine.call("write_file", node_archive(), path=f"{folder}/node.pyz")
     machine.call("write_file", order(folder, resume), path=f"{folder}/order.json")
-    return replay_argv(folder, "python3")
+    return replay_argv(folder)
 
 
 def prepare_node(
@@ -150,6 +152,20 @@ def check_machine(machine: Machine, run: RunDir, task: NodeTask, workdir: str) -
             "install a python3 with OpenSSL 1.1.1 or newer on that host, or run on one node",
         )
     need_room(host, hello["workdir"], hello["free"])
-    if task.container is None and task.python != SERVER_PYTHON:  # python3 itself has just answered
-        machine.call("interpreter", python=task.python, versions=False)
+    # If python3 of PATH runs orch's server, and no setup line changes PATH, python3 itself has just answered.
+    if task.container is None and (task.python != SERVER_PYTHON or task.setup or machine.passed_over):
+        _check_interpreter(machine, task)
     return hello
+
+
+def _check_interpreter(machine: Machine, task: NodeTask) -> None:
+    """Raise BackendError unless the task's interpreter starts. The setup lines are run only if they can change that."""
+    if task.setup and "/" in task.python:
+        try:
+            machine.call("interpreter", python=task.python, versions=False)
+        except BackendError as error:
+            if error.transient:
+                raise
+        else:
+            return
+    machine.call("interpreter", python=task.python, setup=list(task.setup), versions=False)

@@ -12,11 +12,11 @@ from orchestrator.errors import BackendError
 
 # (words of sbatch, their meaning, the hint; {field} is a field of the profile)
 REFUSALS: Final = (
-    ("Invalid partition name", "Slurm has no partition '{partition}'",
+    ("Invalid partition name", "Slurm has no {partition}",
      "sinfo lists the partitions; set `partition` in the profile"),
-    ("Invalid account", "Slurm has no account '{account}' for you, or not in this partition",
+    ("Invalid account", "Slurm has no {account} for you, or not in this partition",
      "sacctmgr show associations user=$USER lists your accounts; set `account` in the profile"),
-    ("Invalid qos", "Slurm has no qos '{qos}' for you",
+    ("Invalid qos", "Slurm has no {qos} for you",
      "sacctmgr show qos lists all of them; set `qos` in the profile"),
     ("Requested time limit is invalid", "the time limit of {time} is longer than Slurm allows",
      "sinfo -o '%P %l' shows the limit of each partition; lower `time` in the profile"),
@@ -61,7 +61,10 @@ def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: s
         if (value := getattr(settings, name)) is not None
     )
     counted = "a node" if settings.nodes_of_job == 1 else f"{settings.nodes_of_job} nodes"
-    facts = {**vars(settings), "counted": counted, "said": last, "where": where, "asked": asked or "one core per rank",
+    given = {name: getattr(settings, name) for name in ("partition", "account", "qos")}
+    named = {name: f"{name} '{value}'" if value else f"default {name}" for name, value in given.items()}
+    facts = {**vars(settings), **named, "counted": counted, "said": last, "where": where,
+             "asked": asked or "one core per rank",
              "time": f"{time_limit // 60} min" if time_limit else "none"}  # fmt: skip
     for words, meaning, hint in REFUSALS:
         if words.lower() in said.lower():

@@ -17,8 +17,9 @@ from orchestrator.backends.batch.scheduler import Job
 from orchestrator.outcome.scheduler import JobEnd
 from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.job_use import JobUse
+from orchestrator.specs.sbatch_options import seconds_in
 
-SQUEUE_FORMAT: Final = "%i|%T|%r|%S|%N|%j|%k|%o"
+SQUEUE_FORMAT: Final = "%i|%T|%r|%S %l|%N|%j|%k|%o"
 SACCT_FIELDS: Final = "JobID,State,ExitCode,NodeList,JobName,Comment"
 COMMENT: Final = "orch {}"  # the comment of each job that orch submits, with its name
 USE_FIELDS: Final = "JobID,State,ElapsedRaw,TimelimitRaw,AllocCPUS,TotalCPU,AllocTRES,TRESUsageInTot,JobName"
@@ -162,8 +163,9 @@ def parse_squeue(text: str) -> list[JobLine]:
         if len(parts) > 5 and JOB_ID.fullmatch(parts[0]):
             job_id, state, reason, start, nodes, name, comment, command = [*parts, "", ""][:8]
             word, by = state_word(state)
+            start, _, limit = start.partition(" ")
             jobs.append(JobLine(job_id, word, name, _said(reason), _said(start), _said(nodes), by,
-                                comment=_said(comment), command=_said(command)))  # fmt: skip
+                                limit=seconds_in(limit), comment=_said(comment), command=_said(command)))  # fmt: skip
     return jobs
 
 

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
-import shlex
 from dataclasses import replace
 from typing import Any, Callable
 
@@ -19,6 +17,7 @@ from orchestrator.node.system.host import cores
 from orchestrator.node.system.open_files import restore_limit
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import MARK, mark
+from orchestrator.node.system.setup_lines import after_setup
 from orchestrator.node.system.signals import held_back
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.json_text import parse_json
@@ -28,45 +27,6 @@ from orchestrator.protocol.messages import LauncherGone, Order, Ping, Report, re
 from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.reading import open_own
 from orchestrator.protocol.task import NodeTask
-
-SETUP_FAILED = "orch: setup line"
-_SHELL = re.compile(r"orch-setup: (-c: )?line \d+: ")  # the beginning of bash's messages
-_SYNTAX = re.compile(_SHELL.pattern + "`")
-
-
-def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
-    """Return a command that first runs the profile's setup lines in a shell on the node, and then executes `argv`."""
-    if not task.setup:
-        return argv
-    folder = shlex.quote(f"{task.environment}/bin")
-    # After the shell's start files, which may have set PATH.
-    within = [f'export PATH={folder}:"$PATH"'] if task.environment else []
-    lines = []
-    for number, line in enumerate(task.setup, start=1):
-        words = shlex.quote(f"{SETUP_FAILED} {number} failed: {line}")
-        # The trap also reports a line that ends the shell, such as `source` of a file that calls `exit 1`.
-        lines += [f"trap {shlex.quote(f'echo {words} >&2')} EXIT", f"{{ {line}\n}} || exit 1"]
-    # Standard output carries the launcher's reports, so the setup lines print to standard error, which is its log.
-    begin, end = "exec {orch_out}>&1 >&2", 'trap - EXIT\nexec "$@" >&"$orch_out" {orch_out}>&-'
-    # A login shell, because `module` is a function that /etc/profile.d defines.
-    return ["bash", "-lc", "\n".join([begin, *lines, *within, end]), "orch-setup", *argv]
-
-
-def setup_failure(setup: tuple[str, ...], tail: list[str]) -> str:
-    """Return which setup line failed, with the shell's message from the end of the launcher's log; "" if no line
-    failed.
-    """
-    marks = [index for index, line in enumerate(tail) if line.startswith(f"{SETUP_FAILED} ")]
-    if not marks:
-        return ""
-    number = tail[marks[-1]][len(SETUP_FAILED) :].split()[0]
-    said = tail[marks[-1] - 1] if marks[-1] else ""
-    if _SYNTAX.match(said):  # this line quotes the script, and the line before it has the message
-        said = tail[max(0, marks[-1] - 2)]
-    said = _SHELL.sub("", said)
-    shell = f": {said}" if said and not said.startswith("orch: ") else ""
-    line = setup[int(number) - 1].strip() if number.isdigit() and 0 < int(number) <= len(setup) else ""
-    return f"setup line {number} failed: {line.partition(chr(10))[0]}{shell}"
 
 
 def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
@@ -124,12 +84,13 @@ class LauncherProcess:
         """Start the launcher and send its task. Raises OSError or EngineError if the launcher can't be started."""
         self.attempt = attempt
         task = self.task
-        argv = after_setup(task, [task.python, archive_file(task.run_dir), "launcher"])
+        argv = after_setup(task.setup, [task.python, archive_file(task.run_dir), "launcher"], task.environment)
         environment = launcher_environment(task, nproc)
         if task.container is not None:
             threads = max(1, cores() // nproc)
             launch = await in_thread(prepare, task, attempt, threads)
-            task, argv, self.container = launch.task, after_setup(task, launch.argv), launch.record
+            argv = after_setup(task.setup, launch.argv, task.environment)
+            task, self.container = launch.task, launch.record
             environment = engine_environment(task)
         descriptor = open_own(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         with open(descriptor, "ab") as log, held_back():

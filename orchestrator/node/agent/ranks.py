@@ -17,7 +17,6 @@ from typing import Any, Callable
 from orchestrator.node.agent import launcher_process
 from orchestrator.node.agent.checkpoints import saved
 from orchestrator.node.agent.checkpoints.saved import mark_of
-from orchestrator.node.agent.launcher_process import setup_failure
 from orchestrator.node.agent.offer import Offer
 from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.agent.stall_detector import HeartbeatReader, read_heartbeat
@@ -34,6 +33,7 @@ from orchestrator.node.system.kernel_log import newest_gpu_faults
 from orchestrator.node.system.orphans import reap_orphans
 from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import end_marked, is_stopped, state_of
+from orchestrator.node.system.setup_lines import setup_failure
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.signals import name_of
 from orchestrator.node.system.threads import in_thread

@@ -14,7 +14,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.node.agent.launcher_process import after_setup, engine_environment, launcher_environment
+from orchestrator.node.agent.launcher_process import engine_environment, launcher_environment
 from orchestrator.node.container.argv import ENGINES, replaying
 from orchestrator.node.container.engine import EngineError, remove
 from orchestrator.node.container.prepare import prepare
@@ -24,6 +24,7 @@ from orchestrator.node.system.host import cores
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import end_marked
+from orchestrator.node.system.setup_lines import after_setup
 from orchestrator.protocol.layout import attempt_folder, node_folder, output_folder
 from orchestrator.protocol.places.devices import VISIBLE, numbered, words_of
 from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
@@ -71,9 +72,8 @@ def replay(path: str) -> int:
 def _rank(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
     environment = {**launcher_environment(task, binding.nproc), **_variables(task, binding, order)}
     try:
-        return _in_foreground(
-            after_setup(task, rank_argv(task, order["rank"] - binding.rank_offset)), environment, task.code_dir
-        )
+        argv = after_setup(task.setup, rank_argv(task, order["rank"] - binding.rank_offset), task.environment)
+        return _in_foreground(argv, environment, task.code_dir)
     except OSError as error:
         print(f"orch: rank {order['rank']} can't be started with {task.python}: {error}", file=sys.stderr)
         return 1
@@ -90,7 +90,7 @@ def _in_container(task: NodeTask, binding: Binding, order: dict[str, Any]) -> in
         json.dump({**order, "task": inside.to_json(), "inside": True}, file)
     words = replaying(launch.argv, path, terminal=os.isatty(0) and os.isatty(1))
     try:
-        return _in_foreground(after_setup(task, words), engine_environment(task), task.code_dir)
+        return _in_foreground(after_setup(task.setup, words, task.environment), engine_environment(task), task.code_dir)
     except OSError as error:
         raise EngineError(f"{words[0]} can't be started: {error}") from error
     finally:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter, usual_folders
@@ -92,6 +92,19 @@ def find(python: str, version: str | None, system_packages: str | None) -> dict[
         seen.setdefault(found["base"], found["version"])
     known = ", ".join(f"{number} ({path})" for path, number in sorted(seen.items(), key=lambda each: each[1]))
     raise NoInterpreterError(f"the host has no Python {version}; found: {known or 'none'}")
+
+
+def after_setup(python: str, setup: Sequence[str]) -> str:
+    """Return the path of the interpreter that has this name after the profile's setup lines. If the name has a `/`, or
+    if no such interpreter starts, return the name.
+    """
+    if not setup or "/" in python:
+        return python
+    code = "import json, sys; print(json.dumps({'path': sys.executable}))"
+    try:
+        return str(ask_interpreter(python, "-c", code, setup=setup)["path"])
+    except InterpreterError:
+        return python
 
 
 def ask(python: str, *, packages: bool = False) -> dict[str, Any]:

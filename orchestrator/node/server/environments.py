@@ -18,7 +18,8 @@ def find_interpreter(request: Request, _: bytes) -> Answer:
     a list of this machine's interpreters.
     """
     try:
-        return {"found": interpreters.find(request["python"], request["version"], request["system_packages"])}, b""
+        python = interpreters.after_setup(request["python"], request.get("setup", ()))
+        return {"found": interpreters.find(python, request["version"], request["system_packages"])}, b""
     except interpreters.NoInterpreterError as error:
         raise RefusedError(str(error)) from error
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import re
 import resource
 from typing import Any
 
@@ -15,12 +13,10 @@ from orchestrator.node.system.gpus.nvidia_smi import output
 from orchestrator.node.system.gpus.nvml import look, nvml_problem
 from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 from orchestrator.node.system.kernel_files import read_text
-from orchestrator.node.system.private import user_name
+from orchestrator.node.system.logind import applies_at_logout
 from orchestrator.protocol.reading import names_in
 
 HCAS = "/sys/class/infiniband"
-LOGIND = ("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d", "/run/systemd/logind.conf.d")
-LINGER = "/var/lib/systemd/linger"
 # Each card is tested separately, so that a broken card is reported and the others are still tested.
 TRY = """
 import json, sys, torch
@@ -69,7 +65,7 @@ def examine_gpus(request: Request, _: bytes) -> Answer:
         "topology": output("topo", "-m") if inventory.gpus else "",
         "hcas": _hcas(HCAS),
         "memlock": None if limits[0] == resource.RLIM_INFINITY else limits[0],
-        "removes_ipc": _removes_ipc(LOGIND) and not os.path.exists(f"{LINGER}/{user_name(os.getuid())}"),
+        "removes_ipc": applies_at_logout("RemoveIPC", default=True),
     }, b""
 
 
@@ -79,7 +75,9 @@ def try_gpus(request: Request, _: bytes) -> Answer:
     """
     python = at_user(request["python"])
     try:
-        return ask_interpreter(python, "-c", TRY, seconds=float(request["seconds"])), b""
+        return ask_interpreter(
+            python, "-c", TRY, setup=request.get("setup", ()), seconds=float(request["seconds"])
+        ), b""
     except InterpreterError as error:
         raise RefusedError(f"the training interpreter {python} {error}") from error
 
@@ -105,17 +103,3 @@ def _hcas(folder: str) -> list[dict[str, Any]]:
             state, rate = (read_text(f"{folder}/{name}/ports/{port}/{what}").strip() for what in ("state", "rate"))
             found.append({"hca": name, "port": port, "state": state.partition(": ")[2], "rate": rate})
     return found
-
-
-def _removes_ipc(places: tuple[str, ...]) -> bool:
-    """Return whether systemd-logind removes a user's shared memory when the user's last session ends. Logind does so by
-    default.
-    """
-    if not os.path.isdir("/run/systemd/seats"):
-        return False  # this machine has no logind
-    files = [place for place in places if os.path.isfile(place)]
-    files += [f"{place}/{name}" for place in places if os.path.isdir(place) for name in names_in(place)]
-    said = [
-        match[1] for path in files for match in re.finditer(r"^\s*RemoveIPC\s*=\s*(\w+)", read_text(path), re.MULTILINE)
-    ]
-    return not said or said[-1].lower() in ("yes", "true", "1", "on")

@@ -15,6 +15,7 @@ import time
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.node.system.gpus.devices import gpu_facts, gpus
 from orchestrator.node.system.host import addresses, cores, interface_problem, lacks_tls, memory
+from orchestrator.node.system.logind import applies_at_logout
 from orchestrator.node.system.private import make_private, remedy, users_umask, why_unsafe
 from orchestrator.node.system.processes import Process, end_marked, identify, is_alive, marked, send_signal, wait_gone
 from orchestrator.protocol.cancelling import record_cancel
@@ -29,20 +30,21 @@ KILL_SECONDS = 5.0
 LEAVING_SECONDS = 1.0  # the time in which an agent ends after its last event
 CUT_OFF_SECONDS = 60.0  # if a start has recorded no agent after this time, the server was killed during the start
 _unnamed: dict[str, float] = {}  # markers of starts without a recorded agent -> when they were first seen
+ASK_VERSION = "import json, sys; print(json.dumps({'python': '%d.%d' % sys.version_info[:2]}))"
 # torch's version is read from its metadata, because importing torch takes seconds.
 ASK_INTERPRETER = """
 import json, sys
-from importlib import metadata
-found = {"python": sys.version.split()[0]}
+found = {"python": sys.version.split()[0], "path": sys.executable}
 try:
     import ssl
-    found["tls"] = ssl.HAS_TLSv1_3
+    found["tls"] = getattr(ssl, "HAS_TLSv1_3", False)
 except ImportError:
     found["tls"] = False
 for name in ("torch", "torchvision"):
     try:
+        from importlib import metadata
         found[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
+    except Exception:  # an old Python has no importlib.metadata
         found[name] = None
 print(json.dumps(found))
 """
@@ -64,10 +66,12 @@ def hello(request: Request, _: bytes) -> Answer:
         raise RefusedError(f"{workdir} is not writable for {os.environ.get('USER', os.getuid())}")
     disk, shm = os.statvfs(workdir), os.statvfs("/dev/shm")  # noqa: S108 (its size is what is asked)
     return {
-        "host": socket.gethostname(), "python": ".".join(map(str, sys.version_info[:3])), "uid": os.getuid(),
+        "host": socket.gethostname(), "python": ".".join(map(str, sys.version_info[:3])), "path": sys.executable,
+        "uid": os.getuid(),
         "home": at_user("~"), "workdir": workdir, "cores": cores(), "gpus": gpus(),
         **gpu_facts(),
         "addresses": addresses(),
+        "ends_processes": applies_at_logout("KillUserProcesses", default=False),
         "lacks_tls": lacks_tls(), "interface": interface_problem(request.get("interface")), "time": time.time(),
         "free": disk.f_bavail * disk.f_frsize if disk.f_blocks else sys.maxsize,  # 0 blocks: the size is not known
         "memory": memory(), "shm": shm.f_blocks * shm.f_frsize,
@@ -75,17 +79,22 @@ def hello(request: Request, _: bytes) -> Answer:
 
 
 def interpreter(request: Request, _: bytes) -> Answer:
-    """Return the versions of the training interpreter and its torch. If `versions` is false, only check that the
-    interpreter starts.
+    """Return the versions of the training interpreter and its torch, and the interpreter's path, after the profile's
+    setup lines. If `versions` is false, only check that the interpreter starts and is new enough.
     """
-    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
+    from orchestrator.node.system.interpreter import MIN_PYTHON, InterpreterError, ask_interpreter
 
-    python = at_user(request["python"])
-    argv = ["-c", ASK_INTERPRETER] if request.get("versions", True) else ["-I", "-S", "-c", "print('{}')"]
+    python, setup = at_user(request["python"]), request.get("setup", ())
+    argv = ["-c", ASK_INTERPRETER] if request.get("versions", True) else ["-I", "-S", "-c", ASK_VERSION]
     try:
-        return ask_interpreter(python, *argv), b""
-    except InterpreterError as error:
-        raise RefusedError(f"the training interpreter {python} {error}") from error
+        found = ask_interpreter(python, *argv, setup=setup)
+        version = str(found["python"])
+        if tuple(map(int, version.split(".")[:2])) < MIN_PYTHON:
+            raise InterpreterError(f"is Python {version}; {'.'.join(map(str, MIN_PYTHON))} or newer is needed")
+    except (InterpreterError, KeyError, ValueError) as error:
+        after = " after the setup lines" if setup else ""
+        raise RefusedError(f"the training interpreter {python}{after} {error}") from error
+    return found, b""
 
 
 def start_agent(request: Request, payload: bytes) -> Answer:

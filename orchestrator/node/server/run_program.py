@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import secrets
 import shutil
 import subprocess
 
@@ -11,6 +12,7 @@ from orchestrator.node.server.request import Answer, RefusedError, Request
 from orchestrator.node.system.private import users_umask
 
 PROFILE_SECONDS = 10.0
+OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")  # variables that each shell sets for itself
 
 
 def run_program(request: Request, payload: bytes) -> Answer:
@@ -42,22 +44,30 @@ def missing_programs(request: Request, _: bytes) -> Answer:
 
 
 def _environment(name: str) -> dict[str, str]:
-    """Return the environment for the program. If the program is not on PATH, add a login shell's PATH, because SSH does
-    not set it.
+    """Return the environment for the program. If the program is not on PATH, add the PATH and the missing variables of
+    the user's login shell, because SSH runs no login shell.
     """
     if shutil.which(name) is not None:
         return dict(os.environ)
-    return {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:{_login_path()}"}
+    login = login_environment()
+    path = os.pathsep.join(filter(None, [os.environ.get("PATH", os.defpath), login.get("PATH")]))
+    return {**login, **os.environ, "PATH": path}
 
 
 @functools.cache
-def _login_path() -> str:
-    """Return the PATH of a login shell. The shell's start files may print other text first, which is ignored."""
+def login_environment() -> dict[str, str]:
+    """Return the environment of the user's own login shell. The shell's start files may print other text first, which
+    is ignored. Return an empty environment if the shell does not answer in time.
+    """
+    shell, mark = os.environ.get("SHELL") or "/bin/sh", secrets.token_hex(8)  # sshd sets SHELL
     try:
+        # Each shell is a login shell if its name begins with `-`. csh takes `-l` only without `-c`.
         done = subprocess.run(
-            ["bash", "-lc", 'printf "\\n%s" "$PATH"'], stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=PROFILE_SECONDS, check=False,
+            [f"-{os.path.basename(shell)}", "-c", f"echo {mark}; env -0"], executable=shell,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=PROFILE_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
-        return os.defpath
-    return done.stdout.decode("utf-8", "replace").rpartition("\n")[2]
+        return {}
+    _, _, printed = done.stdout.decode("utf-8", "replace").rpartition(f"{mark}\n")
+    pairs = (each.partition("=") for each in printed.split("\0"))
+    return {name: value for name, equals, value in pairs if equals and name not in OF_THE_SHELL}

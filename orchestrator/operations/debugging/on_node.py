@@ -39,11 +39,11 @@ def node_command(run: RunDir, node: int, verb: str, *args: str) -> list[str]:
     Raises UsageError if the run has no such node, and BackendError if the node can't be reached.
     """
     host_of(run, node)
-    launch = plan_of(run)
+    launch, backend = plan_of(run), backend_for(run.record().kind)
     folder = launch.tasks[0].run_dir
     # A command on a node starts in the home folder.
     argv = [launch.commands[0][0], "-I", "-S", archive_file(folder).removeprefix("~/"), verb, folder, *args]
-    return backend_for(run.record().kind).reach(run, node, argv, terminal=False)
+    return backend.reach(run, node, backend.with_python(run, node, argv), terminal=False)
 
 
 def on_every_node(
@@ -92,12 +92,12 @@ def ask(
         raise BackendError(f"no answer within {seconds:.0f} s", transient=True) from error
     except OSError as error:
         raise BackendError(f"{argv[0]} can't be started: {error.strerror}") from error
-    # The shell's start-up files may print other lines before the answer.
-    answer = next((line for line in done.stdout.splitlines() if line.startswith(f"{boundary} ")), None)
-    if answer is None:
+    # The shell's start files may print other text before the answer, also in the same line.
+    _, found, answer = done.stdout.partition(f"{boundary} ")
+    if not found:
         why = done.stderr.strip()[-MOST_CHARS:] or f"the command exited with code {done.returncode}"
         raise BackendError(f"the node can't be reached: {why}")
     try:
-        return [read(values) for values in parse_json(answer.partition(" ")[2])]
+        return [read(values) for values in parse_json(answer.partition("\n")[0])]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BackendError(f"the node's answer can't be read: {error!r}") from error

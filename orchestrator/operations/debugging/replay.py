@@ -117,6 +117,7 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
     else:
         workdir = workdir_of(one.launch.profile)
         argv = upload.stage_replay(source.session(), one.run, workdir, name, checkpoint, order)
+        argv = backend.with_python(one.run, node, [one.launch.commands[0][0], *argv])
     argv = backend.reach(one.run, node, argv, terminal=terminal)
     return Way(tuple(argv), _words(one, here=here, alone=alone, checkpoint=checkpoint))
 

@@ -115,15 +115,24 @@ def _packed(prepared: Prepared, folder: Path, tell: Callable[[str], None]) -> by
 
 
 def _argv(host: str, command: list[str]) -> list[str]:
+    from orchestrator.backends.hosts import connections
     from orchestrator.transport.openssh import ssh_argv
 
     address = gateway_of(host)
+    connections().check_logins(address)
     return [*ssh_argv(address), "--", address.host, shlex.join(command)]
 
 
 def _refusal(host: str, program: str, code: int, said: str) -> BackendError:
     words = said.strip()
     if code == NO_CONNECTION:
+        from orchestrator.backends.hosts import connections
+        from orchestrator.transport.openssh import LoginRefusedError, hops_to, in_words
+
+        error = in_words(hops_to(gateway_of(host)), words)
+        if isinstance(error, LoginRefusedError):
+            connections().logins.refuse(error)
+            return error
         said = f"{host}, the supervisor of this profile, can't be reached: {words}"
         return BackendError(said, f"try: {gateway_of(host).ssh_command}")
     if code in NO_PROGRAM or "No such command 'accept'" in words:

@@ -238,9 +238,7 @@ def _slurm_values(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _not_read(name: str, text: str) -> UsageError:
-    return UsageError(
-        f"--{name.replace('_', '-')} {text} can't be read", "write a number that Slurm and orch both know"
-    )
+    return UsageError(f"--{name.replace('_', '-')} {text} can't be read", "write the value as a plain number")
 
 
 def _memory(text: str) -> dict[str, Any]:

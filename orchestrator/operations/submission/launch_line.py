@@ -431,9 +431,7 @@ def _srun(words: list[str], pasted: Pasted) -> list[str]:
         if nodes is None and total > 1:
             raise UsageError(f"srun --ntasks={total} leaves the number of nodes to Slurm", "add --nodes=N to srun")
     if total is not None and (tasks is None or total != tasks * (nodes or 1)):
-        raise UsageError(
-            f"srun's {total} tasks are not the same number on each of {nodes or 'an unknown number of'} nodes"
-        )
+        raise UsageError(f"srun's {total} tasks are not the same number on each of {nodes} nodes")
     pasted.step = nodes, tasks
     kept = {name: value for name, value in own.items() if name.startswith("container") or name not in header}
     limited = {name: value for name, value in kept.items() if name.startswith(("container", "cpus_per_task"))}

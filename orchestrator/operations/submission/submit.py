@@ -165,6 +165,12 @@ def note_on_profile(run: RunDir) -> str:
     return f"note: {said}" if said else ""
 
 
+def note_on_scheduler(run: RunDir) -> str:
+    """Return a note with the scheduler's own messages about the job that it took; empty if it printed none."""
+    said = backend_for(run.record().kind).advice.said(run)
+    return f"note: {said}" if said else ""
+
+
 def note_on_queue(run: RunDir) -> str:
     """Return a note if the run may stay in the scheduler's queue forever; empty otherwise."""
     backend = backend_for(run.record().kind)

@@ -137,21 +137,18 @@ def _check_checkpoints(prepared: Sequence[Prepared], where: str) -> None:
 
     A relative folder is below each run's own working folder, unless it leads out of the run's folder.
     """
-    given = [(index, each.loaded.job.checkpoint.dir) for index, each in enumerate(prepared)]
-    folders = Counter(
-        folder
-        if folder.startswith("~")
-        else os.path.normpath(f"/runs/{index}/code/{folder}")
-        if not os.path.isabs(folder)
-        else os.path.normpath(folder)
-        for index, folder in given
-        if folder
-    )
-    if shared := next((name for name, points in folders.items() if points > 1), None):
+    given = [(index, folder) for index, each in enumerate(prepared) if (folder := each.loaded.job.checkpoint.dir)]
+    folders = Counter(_place_of(index, folder) for index, folder in given)
+    if shared := next((folder for index, folder in given if folders[_place_of(index, folder)] > 1), None):
         raise UsageError(
             f"{where}: several points would write their checkpoints to {shared}",
             "leave `checkpoint.dir` out: each run then has a folder of its own",
         )
+
+
+def _place_of(index: int, folder: str) -> str:
+    """Return a path that is equal for two points if they would write to the same folder."""
+    return folder if folder.startswith("~") else os.path.normpath(os.path.join(f"/runs/{index}/code", folder))
 
 
 def _at(request: Request, point: Point) -> Request:

@@ -210,7 +210,7 @@ def test_a_login_node_that_does_not_answer_is_not_blamed_for_its_python(health: 
     far.answers["interpreter"] = BackendError("far: /opt/python can't be started")
     backend.pool = FakePool(far)  # type: ignore[assignment]
     with pytest.raises(BackendError, match=r"^far: ") as refused:
-        backend.check_python(backend.site({"login": "far"}), "/opt/python")
+        backend.agent_python(backend.site({"login": "far"}), "/opt/python")
     assert ("python" in refused.value.hint) == (health is Health.WELL)
 
 
@@ -305,3 +305,48 @@ def test_the_number_of_a_job_is_cancelled_on_its_own_login_node_alone(tmp_path: 
         backend.site(profile).machine = lambda here=here: here  # type: ignore[misc]
     backend.cancel(runs)
     assert {login: set(numbers) for login, numbers in ran.items()} == {"a": {"7"}, "b": {"8"}}
+
+
+def test_what_the_scheduler_prints_when_it_takes_a_job_is_kept_and_told(site: Site) -> None:
+    def program(argv: list[str], **_: Any) -> Said:
+        site.jobs = "7 Q j-abc234"
+        said = (
+            {"code": 0, "err": "tsub: your job is cut to 10 min\n\n"} if argv[0] == "tsub" else {"code": 0, "err": ""}
+        )
+        return said, b"welcome to toys\n7\n" if argv[0] == "tsub" else site.jobs.encode()
+
+    site.machine.answers["run_program"] = program
+    site.backend.scheduler.submit = lambda order, put, call: (call(["tsub", "x"]), "7")[1]  # type: ignore[method-assign]
+    site.submit()
+    assert site.backend.advice.said(site.run) == "tsub says: tsub: your job is cut to 10 min; welcome to toys"
+
+
+def test_a_limit_that_the_scheduler_has_changed_is_in_the_state(site: Site) -> None:
+    site.run.write("run.json", {**(site.run.read("run.json") or {}), "profile": {"kind": "slurm", "time": 3600}})
+    kind = site.backend.scheduler
+    kind.queue = lambda _: Query(("tstat",), lambda _: [ToyJob("7", "R", "j-abc234", nodes="n1", limit=600)])  # type: ignore[method-assign]
+    site.submit()
+    status = site.backend.look(site.run).scheduler
+    assert status is not None
+    assert status.changed == "Toy gives the job 10 min 00 s, not the 1 h 00 min that the run asked for"
+    assert status.detail == f"Toy job 7 is R on n1; {status.changed}"
+
+
+@pytest.mark.parametrize(("alone", "expected"), [(True, "/apps/bin/pythonx"), (False, "/usr/bin/python3.11")])
+def test_an_interpreter_that_only_the_setup_lines_make_available_starts_the_agents(alone: bool, expected: str) -> None:
+    backend, far = Batch(Toy(), is_remote=True), FakeMachine("far")
+    backend.pool = FakePool(far)  # type: ignore[assignment]
+
+    def interpreter(python: str, setup: list[str], **_: Any) -> Said:
+        if python == "pythonx" and not setup:
+            return BackendError("far: the training interpreter pythonx can't be started")
+        if python == "/apps/bin/pythonx" and not alone:
+            return BackendError("far: libpython.so is missing")
+        return {"python": "3.11.2", "path": "/apps/bin/pythonx", "tls": True}
+
+    far.answers |= {"interpreter": interpreter, "hello": {"path": "/usr/bin/python3.11"}}
+    site = backend.site({"login": "far"})
+    assert backend.agent_python(site, "pythonx", ["module load torch"]) == expected
+    assert backend.agent_python(site, "/opt/python", ["module load torch"]) == "/opt/python"
+    with pytest.raises(BackendError, match="pythonx can't be started"):
+        backend.agent_python(site, "pythonx")

@@ -185,3 +185,18 @@ def test_a_folder_that_others_keep_filling_is_an_error(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "unlink", lambda *_, **__: None)
     with pytest.raises(OSError, match="not empty"):
         files.remove_tree(tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", files.NO_LOCKS)
+def test_a_file_system_without_locks_is_named_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    path = tmp_path / "supervisor.lock"
+    for lock in (files.locked, files.locked_if_free):
+        with pytest.raises(OSError, match="its file system has no file locks") as caught, lock(path):
+            pass
+        assert (caught.value.filename, caught.value.errno) == (str(path), number)

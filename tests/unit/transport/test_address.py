@@ -33,11 +33,11 @@ def test_an_address_may_be_of_ipv6(text: str, address: Address) -> None:
 def test_a_hint_logs_in_as_orch_does() -> None:
     address = Address("n1", "carol", 2222, None, "gate")
     assert address.ssh_command == "ssh -p 2222 -J gate carol@n1"
-    error = _in_words(address, Resolved("10.0.0.1", "carol", 2222), "", TimeoutError())
+    error = _in_words(address, Resolved("10.0.0.1", "carol", 2222), TimeoutError())
     assert isinstance(error, BackendError)
     assert error.hint == "try: ssh -p 2222 -J gate carol@n1"
 
 
 def test_a_key_that_does_not_exist_is_named() -> None:
-    error = _in_words(Address("n1", key="/nowhere/key"), Resolved("10.0.0.1"), "", OSError("No methods available"))
+    error = _in_words(Address("n1", key="/nowhere/key"), Resolved("10.0.0.1"), OSError("No methods available"))
     assert error.message == "n1 (10.0.0.1:22): the key /nowhere/key does not exist"

@@ -208,6 +208,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
         one_line(left_out_note(events)),
         on_supervisor,
         submit.note_on_profile(run),
+        one_line(submit.note_on_scheduler(run)),
         submit.note_on_queue(run),
     )
     job = submit.job_of(run)

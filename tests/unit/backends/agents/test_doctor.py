@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from orchestrator.transport.machine import Machine
 from tests.machines import FakeMachine, FakePool, Health, Told
 from tests.profiles import valid_profile
 
-HELLO = {"host": "h", "python": "3.11.2", "uid": 1, "home": "/home/me", "workdir": "/home/me/.orch", "cores": 8,
+HELLO = {"host": "h", "python": "3.11.2", "path": "/usr/bin/python3",
+         "uid": 1, "home": "/home/me", "workdir": "/home/me/.orch", "cores": 8,
          "gpus": 0, "addresses": ["10.0.0.1", "127.0.0.1"], "time": 0.0, "free": 1 << 40, "memory": 1 << 34,
          "shm": 1 << 33, "lacks_tls": ""}  # fmt: skip
 
@@ -148,7 +148,9 @@ def test_a_python_that_can_not_prove_itself_is_found_where_nodes_are_several() -
     machines = Machines({"a": "2.9", "b": "2.9", "c": "2.9"}, {"lacks_tls": "its Python has no ssl module"}, {})
     checks = found(machines)
     assert checks["b", "python3"].level == "fail"
-    assert checks["b", "python3"].value.startswith("3.11.2; its Python has no ssl module, by which nodes authenticate")
+    assert checks["b", "python3"].value.startswith(
+        "3.11.2, /usr/bin/python3; its Python has no ssl module, by which nodes authenticate"
+    )
     alone = valid_profile({"kind": "ssh", "name": "lab", "hosts": ["a"], "nproc_per_node": 4})
     levels = {check.what: check.level for check in doctor.examine(alone, machines)}
     assert levels["python3"] == "ok"
@@ -254,7 +256,7 @@ def test_this_machine_is_checked_as_any_other(tmp_path: Path, monkeypatch: pytes
     assert set(rows) == {"python3", "workdir", "ranks", "shm", "training"}
     assert (rows["training"].level, rows["training"].host) == ("ok", os.uname().nodename)
     assert rows["training"].value == "/opt/python: python 3.11.2, torch 2.9.0"
-    assert rows["python3"].value == f"3.11.2, {sys.executable}"
+    assert rows["python3"].value == "3.11.2, /usr/bin/python3"
     assert rows["ranks"].value == "2 on 0 GPUs, 2 cores"
     assert rows["workdir"].value.startswith(f"{tmp_path}/home, ")
 

@@ -23,7 +23,8 @@ from tests.unit.specs.test_plan import job, planned, profile
 
 NAMES = ("n1", "n2", "n3")
 HELLO: dict[str, Any] = {
-    "host": "", "python": "3.11.2", "workdir": "/home/me/.orch", "cores": 8, "gpus": 0, "devices": [], "visible": None,
+    "host": "", "python": "3.11.2", "path": "/usr/bin/python3",
+    "workdir": "/home/me/.orch", "cores": 8, "gpus": 0, "devices": [], "visible": None,
     "addresses": [], "free": 1 << 40, "memory": 1 << 34, "shm": 1 << 33, "lacks_tls": "", "interface": None,
 }  # fmt: skip
 WELL: dict[str, Told] = {

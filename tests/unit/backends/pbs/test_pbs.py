@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.batch.backend import Batch
+from orchestrator.backends.batch.scheduler import Array
 from orchestrator.backends.pbs import parse
 from orchestrator.backends.pbs.scheduler import CANCEL_WAITING, MINE, Pbs
 from orchestrator.runs.store import create_run
@@ -104,6 +105,15 @@ def test_profile_and_job_reach_qsub() -> None:
         "-V", "-N", "j-abc234", "-S", "/bin/sh", "-o", "/dev/null", "-r", "n", "-j", "oe", "-q", "gpu", "-A", "lab",
         "-l", "select=3:ncpus=6:ngpus=2:mem=4096mb:system=a", "-l", "place=scatter", "-l", "walltime=7200", "-m", "n",
     ]  # fmt: skip
+
+
+def test_a_run_of_an_array_has_its_working_folder_before_its_agents_start() -> None:
+    text = Pbs().text(launch(folder="/top/runs"), Array("j-abc234", "/top/sweeps/j-abc234", 3))
+    assert (
+        laid := '/env/bin/python /top/sweeps/j-abc234/node.pyz lay /top/sweeps/j-abc234/code "$run" || exit 1'
+    ) in text
+    assert text.index(laid) < text.index('"$run/node.pyz" job pbs')
+    assert " lay " not in Pbs().text(launch())
 
 
 def test_a_job_waits_for_others() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import zipfile
 from io import BytesIO
@@ -112,19 +113,33 @@ def test_programs_are_run_with_their_input_and_their_answer() -> None:
         run_program.run_program({"argv": ["sbetch"], **PLAIN}, b"")
 
 
-def test_a_login_shells_path_counts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("shell", "file", "lines"),
+    [
+        ("bash", ".bash_profile", "echo welcome\nPATH=$PATH:{0}\nexport SLURM_CONF=/apps/slurm.conf\n"),
+        ("tcsh", ".login", "echo welcome\nsetenv PATH ${{PATH}}:{0}\nsetenv SLURM_CONF /apps/slurm.conf\n"),
+        ("dash", ".profile", "printf welcome\nexport PATH=$PATH:{0} SLURM_CONF=/apps/slurm.conf\n"),
+    ],
+)
+def test_what_the_users_own_login_shell_sets_counts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str, file: str, lines: str
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"this machine has no {shell}")
     folder = tmp_path / "slurm"
     folder.mkdir()
-    (folder / "squelch").write_text("#!/bin/sh\necho $SQUEUE_FORMAT queue\n")
+    (folder / "squelch").write_text("#!/bin/sh\necho $SQUEUE_FORMAT $SLURM_CONF queue\n")
     (folder / "squelch").chmod(0o755)
-    (tmp_path / ".bash_profile").write_text(f"echo welcome\nPATH=$PATH:{folder}\n")
+    (tmp_path / file).write_text(lines.format(folder))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("SHELL", str(shutil.which(shell)))
     monkeypatch.setenv("SQUEUE_FORMAT", "strange")
-    run_program._login_path.cache_clear()
+    run_program.login_environment.cache_clear()
     assert run_program.missing_programs({"names": ["squelch", "sbetch", "sh"]}, b"")[0] == {"missing": ["sbetch"]}
-    assert run_program.run_program({"argv": ["squelch"], **PLAIN}, b"")[1] == b"queue\n"
-    run_program._login_path.cache_clear()
+    assert run_program.run_program({"argv": ["squelch"], **PLAIN}, b"")[1] == b"/apps/slurm.conf queue\n"
+    run_program.login_environment.cache_clear()
 
 
 def test_variables_that_say_which_slurm_it_is_stay(monkeypatch: pytest.MonkeyPatch) -> None:

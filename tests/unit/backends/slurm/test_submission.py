@@ -17,6 +17,7 @@ from orchestrator.backends.batch.scheduler import Array, Order
 from orchestrator.backends.batch.submission import lay, queued
 from orchestrator.backends.slurm.scheduler import Slurm
 from orchestrator.backends.slurm.script import options_in
+from orchestrator.backends.slurm.submission import script
 from orchestrator.errors import BackendError
 from orchestrator.node.system import private
 from orchestrator.runs.store import create_run
@@ -52,7 +53,8 @@ class Cluster:
         return {"sbatch": self.sbatch, "squeue": self.queue}.get(argv[0], {"code": 1, "err": "not here"})
 
     def submit(self, plan: LaunchPlan) -> str | None:
-        return queued(self.site, Order(plan))
+        found = queued(self.site, Order(plan))
+        return found[0] if found is not None else None
 
 
 def cluster_of(kind: Batch, folder: Path, sbatch: Said = TAKEN, queue: str = "") -> Cluster:
@@ -191,5 +193,8 @@ def test_an_arrays_tasks_share_the_script_and_the_pickle(tmp_path: Path) -> None
     assert number == "18"
     assert "--array=0-2%2" in text
     assert f"{array.folder}/submitit.pyz {array.folder}/slurm" in text
+    laid = f'node.pyz lay {array.folder}/code {tmp_path}/runs/sweep-abc234."$SLURM_ARRAY_TASK_ID" || exit 1'
+    assert text.index(laid) < text.index("srun ")  # the run's working folder exists before the agents start
+    assert " lay " not in script(Order(plan))
     (task,) = (pickle.loads(data) for path, data in sent.items() if path.endswith(".pkl"))  # noqa: S301 (our own)
     assert task.args[1][1:] == [f"{array.folder}/node.pyz", "slurm", f"{tmp_path}/runs/sweep-abc234.%a"]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from orchestrator.node.agent.launcher_process import after_setup, setup_failure
+from orchestrator.node.system.setup_lines import after_setup, setup_failure
 
 
 def run(*setup: str) -> subprocess.CompletedProcess[str]:
     """Run the lines as a node does, and then a program that reports to standard output."""
-    task = cast("Any", SimpleNamespace(setup=setup, environment=""))
-    argv = after_setup(task, ["sh", "-c", 'echo "report $A"; readlink /proc/$$/fd/9 /proc/$$/fd/10'])
+    argv = after_setup(setup, ["sh", "-c", 'echo "report $A"; readlink /proc/$$/fd/9 /proc/$$/fd/10'])
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
