@@ -65,6 +65,7 @@ OTHERS: dict[str, dict[str, str]] = {
     "trackers/wandb_program.py": {"main": "the supervisor's words, read without orch"},
     "transport/host_keys.py": {"_lines": USERS, "revoked_by": USERS},
     "transport/node_archive.py": dict.fromkeys(("node_archive", "submitit_archive", "_sources"), OWN),
+    "transport/ssh_options.py": {"kind_of": USERS},
     "web/export.py": {"export_pages": OWN, "_as_function": OWN},
     "web/server.py": {"_log": "a descriptor of open_own"},
 }
