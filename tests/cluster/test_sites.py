@@ -10,10 +10,9 @@ from tests.patience import PATIENCE
 from tests.testbed.sites import SITES
 
 HOSTS = ("n1", "n2")
-CHEAPER = ("tests/unit/node/system/test_interpreter.py", "tests/unit/transport/test_start_files.py")
 
 
-@pytest.mark.full(*CHEAPER)
+@pytest.mark.full("tests/unit/node/system/test_interpreter.py", "tests/unit/transport/test_start_files.py")
 @pytest.mark.parametrize("name", SITES)
 def test_a_run_goes_from_doctor_to_pull_at_each_site(testbed: Control, name: str) -> None:
     lab, site = Lab(testbed), SITES[name]

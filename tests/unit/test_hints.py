@@ -74,7 +74,19 @@ def test_each_option_that_a_hint_names_is_there() -> None:
     named = {(option, place) for place, hint in HINTS if not FOREIGN.search(hint)
              for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", hint)}  # fmt: skip
     # Of a job's own program, of a requirements file, and of a launch line that is told back.
-    others = {"--lr", "--hash", "--epochs", "--nproc_per_node", "--nproc", "--include", "--exclude", "--hostfile"}
+    others = {
+        "--lr",
+        "--hash",
+        "--epochs",
+        "--nproc_per_node",
+        "--nproc",
+        "--include",
+        "--exclude",
+        "--hostfile",
+        "--num",
+        "--ntasks-per-node",
+        "--config",
+    }
     assert {(option, place) for option, place in named if option not in ALL_OPTIONS | others} == set()
     assert len(named) > 15
 

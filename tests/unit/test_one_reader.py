@@ -48,6 +48,8 @@ OTHERS: dict[str, dict[str, str]] = {
     "node/server/machine.py": {"start_agent": NEW, "_start": OWN},
     "node/server/server.py": {"serve": PIPE},
     "node/server/tickets.py": {"_times": "a folder, by which nothing is read but its owner and its times"},
+    "node/system/copying.py": {"copy_file": "it is copied with the user's rights, without links and without waiting"},
+    "node/system/gpus/devices.py": {"devices_apart": PIPE},
     "node/system/kernel_files.py": {"read_bytes": KERNELS},
     "node/system/own_folder.py": {"__init__": "a folder, which is held open and not read"},
     "node/system/inputs.py": {"_fetch": NEW, "_open": USERS},

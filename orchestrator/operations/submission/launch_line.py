@@ -357,14 +357,14 @@ def _hosts(options: dict[str, str], hosts: DeepspeedHosts, pasted: Pasted) -> No
     pasted.nproc = gpus or (min(counts) if counts else "auto")
     pasted.hosts = [host for host in slots if host not in ("localhost", "127.0.0.1")]
     if len(counts) > 1 and not gpus:
-        hint = "give --num_gpus, or set gpus of each host in the profile"
+        hint = "give --num_gpus, or set nproc_per_node of each host in the profile"
         raise UsageError("the hosts have different numbers of GPUs, and orch would start fewer ranks", hint)
     if hosts.chosen:
         ids = {",".join(map(str, each)) for each in slots.values()}
         if len(ids) == 1:
             _assign("CUDA_VISIBLE_DEVICES", ids.pop(), pasted)
         else:
-            hint = "set gpus of each host in the profile"
+            hint = "choose the same GPUs on each host"
             raise UsageError("the line chooses other GPUs on each host, which is not converted", hint)
 
 

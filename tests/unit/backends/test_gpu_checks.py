@@ -50,7 +50,7 @@ def rows(*changed: dict[str, Any], tried: Any = TRIED, **said: Any) -> Rows:
 
 def test_a_machine_whose_nvml_cannot_start_says_why() -> None:
     said = {"gpus": [], "nvml_problem": "Driver/library version mismatch"}
-    (row,) = ask(FakeMachine("n1", answers={"examine_gpus": said}), None).items()
+    (row,) = ask(FakeMachine("n1", answers={"examine_gpus": said}), None, ()).items()
     assert row[0] == "driver"
     assert (row[1].level, row[1].value) == (FAIL, "NVML can't be initialized: Driver/library version mismatch")
 

@@ -103,7 +103,9 @@ def test_init_reads_a_batch_script_and_says_the_next_step(
     orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").touch()
-    (tmp_path / "job.sbatch").write_text("#SBATCH -N 2 -p gpu\nsrun torchrun --nproc_per_node 4 train.py --lr 1\n")
+    (tmp_path / "job.sbatch").write_text(
+        "#SBATCH -N 2 -p gpu\nsrun torchrun --nnodes 2 --nproc_per_node 4 train.py --lr 1\n"
+    )
     monkeypatch.chdir(tmp_path)
     done = orch("init", "mine", "job.sbatch")
     assert done.err == "wrote mine.yaml\nwrote cluster_profiles/mine.yaml\nnext: orch submit mine.yaml -p mine -f\n"

@@ -37,7 +37,7 @@ NEWER = {
 WITH = {  # what a file may import where an interpreter has it
     "node/launcher/launcher.py": "torch", "training/call.py": "torch",
     "node/launcher/rank/debugger.py": "debugpy", "node/debug/adapter.py": "debugpy",
-    "protocol/checkpoints/checksum.py": "blake3",
+    "protocol/checkpoints/checksum.py": "blake3", "node/system/macos.py": "psutil",
 }  # fmt: skip
 NEWER_MODULES = {"tomllib"}
 NEWER_BUILTINS = {"aiter", "anext", "ExceptionGroup", "BaseExceptionGroup", "EncodingWarning"}

@@ -242,7 +242,7 @@ def test_a_failed_write_leaves_the_old_record(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "plan.json"
     write_durably(path, b"old")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     for name in ("fsync", "replace", "open"):

@@ -66,7 +66,7 @@ def test_values_are_kept_as_they_were_written() -> None:
         (["--=1"], "'--' is not an option of a program"),
         (["--a b=1"], "'--a b' is not an option of a program"),
         (["job.name=a,b"], "all points have one name"),
-        (["job.code.dir=a,b"], "all points run one copy"),
+        (["job.code.dir=a,b"], "all points run the same code"),
         (["job="], "names no field"),
         (["seed=0..5000"], "more than 5000 values"),
         (["seed=0..499", "lr=1..11"], "has 5500 points"),

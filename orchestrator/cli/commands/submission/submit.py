@@ -74,7 +74,7 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
            dry_run: bool, check: bool, rehearse: bool, after: str | None, sweep: tuple[str, ...],
            search: str | None, trials: int | None, stop_by: str | None, parallel: int | None,
            notify_on: tuple[str, ...], no_wait: bool, **shared: Any) -> int:  # fmt: skip
-    """Submit a job (a YAML file, a shipped job's name, or a batch file).
+    """Submit a job: a YAML file, a shipped job, or a batch file.
 
     A batch file (#SBATCH, #PBS or #$ lines) runs as it is, on the first of its nodes. The command returns when the run
     was started or queued; --follow prints rank 0's log. Words after -- are appended to the job's args.

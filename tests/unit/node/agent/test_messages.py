@@ -155,7 +155,7 @@ def test_whatever_the_agent_sends_the_launcher_goes_on(sent: list[Any]) -> None:
             os.write(write_end, b"".join(json.dumps(line).encode() + b"\n" for line in kept)[:60_000] + b"\n")
             assert launcher._read_orders() == (None, True)
         finally:
-            launcher._release_port()
+            launcher._stop_listening()
             for descriptor in (read_end, write_end, launcher.reports):
                 os.close(descriptor)
 
