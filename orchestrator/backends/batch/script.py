@@ -93,10 +93,10 @@ def as_comments(mark: str, words: Sequence[str]) -> list[str]:
     """Return a comment line of a batch script for each option. The scheduler reads options from these comments."""
     lines: list[str] = []
     for word in words:
-        if word.startswith("-"):
+        if word.startswith("-") and not word[1:].isdigit():
             lines.append(f"{mark} {word}")
         else:
-            lines[-1] += f" {word}"
+            lines[-1] += f" {shlex.quote(word) if len(word.split()) > 1 else word}"
     return lines
 
 

@@ -320,8 +320,12 @@ class Agent:
     def _go(self, order: messages.Go) -> None:
         """Start the ranks. They reach node 0 at the address that the order contains. The address of the agent's own
         connection is not used, because this connection may lead through a relay.
+
+        A batch file gets no interface that orch has chosen, because it starts ranks on machines that orch does not see.
         """
-        self.ranks.go(replace(order, network=network_environment(order.master_addr, self.task.interface)))
+        is_chosen = self.task.interface is not None or not self.task.program.own_ranks
+        network = network_environment(order.master_addr, self.task.interface) if is_chosen else {}
+        self.ranks.go(replace(order, network=network))
 
     @_ORDERS.add
     def _stop(self, order: messages.Stop) -> None:

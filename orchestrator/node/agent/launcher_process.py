@@ -34,7 +34,8 @@ def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
     environment = {
         key: value for key, value in os.environ.items() if key not in RANK_VARIABLES and not key.startswith("PET_")
     }
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // nproc)))
+    if not task.program.own_ranks:  # a batch file's launchers set it for the number of ranks that they start
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // nproc)))
     environment.update(task.env)
     if task.environment:
         path = environment.get("PATH", os.defpath)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -64,8 +63,7 @@ def _fields(text: str, path: Path) -> dict[str, Any]:
         said = f"it has options of {' and '.join(MARKS[kind] for kind in found) or 'no scheduler'}"
         hint = f"write a job from it: orch init {path.stem} {path.name}"
         raise refused(1, said, hint if not found else "keep the lines of one scheduler")
-    kind, shell = found[0], shlex.split(text.partition("\n")[0].removeprefix("#!"))
-    command = [*(shell if text.startswith("#!") else ["/bin/sh"]), path.name]
+    kind, command = found[0], [*_shell_of(text, found[0]), path.name]
     if kind == "slurm":
         header = header_of(text)
         header.check()
@@ -89,6 +87,16 @@ def _fields(text: str, path: Path) -> dict[str, Any]:
         "name": title, "command": command, "batch": {"scheduler": kind, "options": options}, "retry": retry,
         **({"resources": {"time": f"{limit}s"}} if limit else {}),
     }  # fmt: skip
+
+
+def _shell_of(text: str, kind: str) -> list[str]:
+    """Return the words of the command that runs the file: the shell in an option of qsub, or the file's first line."""
+    first, options = text.partition("\n")[0], dict[str, str]()
+    if kind != "slurm":
+        options = dict(pair for _, words in words_for_qsub(text, kind) for pair in pairwise(words))
+    if re.fullmatch(r"/[^@,\s]+", options.get("-S", "")):
+        return [options["-S"]]
+    return (first.removeprefix("#!").split() if first.startswith("#!") else []) or ["/bin/sh"]
 
 
 def _spelled(header: Header, name: str) -> str:
@@ -116,7 +124,7 @@ def _qsub_options(text: str, kind: str) -> list[str]:
             if reason := _QSUB_REFUSED[kind].get(name) or _QSUB_REFUSED[kind].get(" ".join([name, *rest[:1]])):
                 raise refused(line, f"{word} is refused: {reason}", "remove the option from the file")
             values = list[str]()
-            while rest and not rest[0].startswith("-"):
+            while rest and (not rest[0].startswith("-") or rest[0][1:].isdigit()):  # such as -p -100
                 values.append(rest.pop(0))
             if name not in _QSUB_REPLACED[kind]:
                 kept += [word, *values]

@@ -147,3 +147,14 @@ def test_one_rank_on_one_node_of_orchs_starts_the_file(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("kind: slurm\nnodes: 4\nspares: 1\nnproc_per_node: 8\n")
     loaded = load(document_of_file(str(tmp_path / "job.sbatch")), "p.yaml", cwd=tmp_path)
     assert (loaded.profile.nodes, loaded.profile.nproc_per_node) == (1, 1)
+
+
+def test_a_file_of_qsub_runs_in_the_shell_that_it_asks_for(tmp_path: Path) -> None:
+    text = "# it's a comment\n#$ -S /bin/bash\n#$ -p -100 -v 'MSG=a b'\nx\n"
+    job = document(text, tmp_path, "j.sge")
+    assert job["command"] == ["/bin/bash", "j.sge"]
+    assert job["batch"]["options"] == ["-p", "-100", "-v", "MSG=a b"]
+    assert document("#!/bin/sh\n#$ -S /bin/bash\n", tmp_path, "j.sge")["command"] == ["/bin/bash", "j.sge"]
+    assert document("#PBS -l walltime=1\n#PBS -S /bin/csh@host,/bin/sh\n", tmp_path, "j.pbs")["command"] == [
+        "/bin/sh", "j.pbs",
+    ]  # fmt: skip

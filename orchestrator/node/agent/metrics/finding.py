@@ -136,7 +136,8 @@ def _folders(task: NodeTask) -> Iterator[_Folder]:
 
     for name, folder in places.folders.items():
         if name == CODE:
-            yield _Folder(folder, is_newer=is_no_code)
+            if not os.path.islink(folder):  # the runs of a sweep that an older version submitted share the folder
+                yield _Folder(folder, is_newer=is_no_code)
         elif not any(each != folder and folder.startswith(f"{each}/") for each in searched):
             yield _Folder(folder, is_newer=is_new) if name != OUTPUTS else _Folder(folder)
     yield _Folder(task.run_dir, is_other)

@@ -212,3 +212,10 @@ def test_a_job_waits_for_others_if_it_need_not_know_how_they_end() -> None:
 def test_refusals(said: str, meaning: str) -> None:
     backend = GridEngine.here()
     assert backend.scheduler.refusal(said, launch(), backend.site({})).message.startswith(meaning)
+
+
+def test_numbers_below_0_and_texts_with_spaces_reach_qsub_as_values() -> None:
+    job = {"script": None, "command": ["sh", "j.sge"], "retry": {"timeout": 0}}
+    options = ["-p", "-100", "-v", "MSG=a b"]
+    text = GridEngine().script(launch({**job, "batch": {"scheduler": "sge", "options": options}}))
+    assert "#$ -p -100\n#$ -v 'MSG=a b'\n" in text

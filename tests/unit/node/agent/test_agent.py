@@ -16,8 +16,8 @@ from orchestrator.node.agent import ranks
 from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.channel import pair
 from orchestrator.node.agent.ranks import Ranks
-from orchestrator.protocol.messages import RankEnded, Report, Trouble, read_report
-from orchestrator.protocol.ranks import EXIT_REQUEUE
+from orchestrator.protocol.messages import Go, RankEnded, Report, Trouble, read_report
+from orchestrator.protocol.ranks import EXIT_REQUEUE, Binding
 from tests.local.test_agents import task_in
 from tests.patience import PATIENCE
 from tests.unit.node.agent.members import TLS, run
@@ -127,3 +127,22 @@ def test_the_ranks_use_the_named_interface_or_the_way_to_node_0_that_other_nodes
         assert (await agent._hello_at(own)).addrs == (told,)
 
     run(main)
+
+
+@pytest.mark.parametrize(
+    ("own_ranks", "interface", "network"), [(False, None, {"N": "lo"}), (True, None, {}), (True, "ib0", {"N": "lo"})]
+)
+def test_a_batch_file_gets_only_an_interface_that_the_profile_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ranks: bool, interface: str | None, network: dict[str, str]
+) -> None:
+    monkeypatch.setattr(module, "network_environment", lambda *_: {"N": "lo"})
+    orders: list[Go] = []
+
+    async def main() -> None:
+        task = task_in(tmp_path)
+        agent = Agent(replace(task, interface=interface, program=replace(task.program, own_ranks=own_ranks)))
+        monkeypatch.setattr(agent.ranks, "go", orders.append)
+        agent._go(Go(0, Binding(0, 1, 1, 0, 1), "127.0.0.1", 1))
+
+    run(main)
+    assert orders[0].network == network
