@@ -116,7 +116,7 @@ def _is_running(pid: str) -> bool:
     """Return whether a process with this pid exists, whoever started it."""
     try:
         os.kill(int(pid), 0)
-    except PermissionError:  # another user's
+    except PermissionError:  # the process belongs to another user
         return True
     except (ProcessLookupError, OverflowError):
         return False
@@ -177,7 +177,7 @@ def _sync(path: str | Path, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
         if sys.platform == "darwin":
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # fsync leaves the data in the disk's cache there
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # on macOS, fsync leaves the data in the disk's cache
         else:
             os.fsync(descriptor)
     finally:
@@ -201,7 +201,7 @@ def put_in_place(temporary: str, path: str) -> None:
 
 def sync_filesystem(folder: str | Path) -> None:
     """Sync the whole file system of a folder to the disk. For many files this is faster than syncing each file."""
-    if sys.platform == "darwin":  # which has no syncfs
+    if sys.platform == "darwin":  # macOS has no syncfs
         os.sync()
         return
     import ctypes

@@ -23,7 +23,7 @@ class Program:
     args: tuple[str, ...] = ()
     local_rank_option: str = ""  # the option that passes the local rank; empty if LOCAL_RANK is enough
     runs_alone: bool = False  # whether a single rank gets no variables of torchrun, as under plain `python`
-    own_ranks: bool = False  # it starts its ranks itself, on all machines of the job, so it gets no variables of a rank
+    own_ranks: bool = False  # whether the program starts its ranks itself, so it gets no variables of a rank
 
 
 @dataclass(frozen=True)

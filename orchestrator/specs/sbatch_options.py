@@ -75,7 +75,7 @@ ONLY_AS_IT_IS: Final = {
     ),
     "distribution": "orch numbers the ranks node by node",
     "gpus-per-task": "with several tasks on a node, each rank would see all GPUs and choose one by LOCAL_RANK",
-    "signal": "orch needs this signal before the time limit: USR2, after which TERM reaches the program",
+    "signal": "orch needs this signal before the time limit: Slurm sends USR2, and orch then sends TERM to the program",
 }  # fmt: skip
 CLUSTERS: Final = ("clusters", "cluster", "cluster-constraint")
 NEWEST: Final = "25.11"

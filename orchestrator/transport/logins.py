@@ -1,7 +1,7 @@
 """Remembers which machines have refused a login, and which accept orch's own connection.
 
-Machines lock users out who log in wrongly too often. So orch repeats a refused login only if the configuration or the
-keys have changed, or if `orch doctor` tries again. All commands and the supervisor share this memory.
+Some machines lock out a user after too many failed logins. So orch repeats a refused login only if the configuration
+or the keys have changed, or if `orch doctor` tries again. All commands and the supervisor share this memory.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MOST: Final = 1 << 20  # bytes of a file
 
 
 class Logins:
-    """The memory of logins: in `folder`, a file for each configuration of a machine; without a folder, this process
-    alone remembers.
+    """The memory of logins: a file in `folder` for each configuration of a machine. Without a folder, only this
+    process remembers.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

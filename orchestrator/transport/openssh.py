@@ -251,7 +251,7 @@ def _own_ssh(address: Address) -> list[str]:
 
 class LoginRefusedError(BackendError):
     """Raised if a machine has refused the login. Without a change of the keys, of the configuration or of the machine,
-    another try would fail too, and machines lock users out who try too often.
+    another try would fail too, and some machines lock out a user after too many failed logins.
 
     `resolved` has the settings of the machine or gateway that has refused.
     """

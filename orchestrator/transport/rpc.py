@@ -106,7 +106,7 @@ class AnyChannel(Protocol):
 
 
 class _Alarm:
-    """Gives a channel up if the machine has not begun the command in time: START_SECONDS, or the user's ConnectTimeout
+    """Closes a channel if the machine has not begun the command in time: START_SECONDS, or the user's ConnectTimeout
     if that is longer. Reading the user's configuration takes time, so it is read only if the machine is slow.
     """
 

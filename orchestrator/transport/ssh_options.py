@@ -85,7 +85,7 @@ def why_program(found: Mapping[str, Sequence[str]], keys: Mapping[str, KeyKind])
     """Return why a host needs the user's ssh program: the names of the options. Return "" if orch's own connection can
     do all that they say.
 
-    found: the values of each option, as `ssh -G` prints them. keys: the files that exist, of those that may have a key.
+    found: the values of each option, as `ssh -G` prints them. keys: the existing files among the possible key files.
     """
     needed = []
     for name, enough in PROGRAM.items():

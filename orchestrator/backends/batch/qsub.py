@@ -98,7 +98,8 @@ class Qsub(Scheduler):
             *([] if launch.job.get("batch") else self.requests(launch, array)),
         ]
         extra = {f"-{name}": value for name, value in (launch.profile.get("qsub") or {}).items() if value is not False}
-        if batch := launch.job.get("batch"):  # the file's own options, and the queue and account that it lacks
+        # A batch file has its own options, and the profile's queue and account only if the file sets none.
+        if batch := launch.job.get("batch"):
             own = batch["options"]
             where = [(flag, launch.profile.get(field)) for flag, field in self.places.items() if flag not in own]
             return [*as_words([*pairs, *self.always, *where, *extra.items()]), *own]

@@ -109,12 +109,12 @@ OF_THE_FILE: Final = (
     "cores", "cpu", "exclusive", "gpu", "gres", "mem", "mincpus", "no-kill", "nodes", "ntasks", "overcommit", "requeue",
     "signal", "sockets", "thread", "tres",
 )  # fmt: skip
-"""The beginnings of the options that a batch file has for itself, even if the profile sets them for other jobs."""
+"""The prefixes of options that only the batch file sets: the same options in the profile are for other jobs."""
 
 
 def _of_batch_file(launch: LaunchPlan, settings: SlurmSettings) -> dict[str, Any]:
-    """Return the parameters for a batch file that runs as it is: its own options, and those of the profile that it
-    lacks and that say where jobs run. Nodes, tasks, cores, GPUs and memory are those of the file.
+    """Return the parameters for a batch file that runs as it is: its own options, and the options of the profile
+    that say where jobs run and that the file lacks. Nodes, tasks, cores, GPUs and memory are those of the file.
     """
     shell, stays = in_shell(launch, None), stays_ended(launch)
     names = ("partition", "account", "qos", "constraint", "exclude")

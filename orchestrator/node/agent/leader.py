@@ -302,7 +302,7 @@ class Leader:
     def _on_rank_ended(self, node: int, report: messages.RankEnded, now: float) -> None:
         is_stopping = self.phase is Phase.STOPPING
         self.current.note_report(node, report, is_stopping=is_stopping, is_any_lost=bool(self.presence.lost))
-        # If the rank's program had ended, the others may still save their results.
+        # If the rank's program had ended, the other ranks may still save their results.
         if self.phase is not Phase.RUNNING or report.code == 0 or report.finished:
             return
         if module := self.current.seeks(report):

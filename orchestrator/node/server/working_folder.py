@@ -36,11 +36,11 @@ def make(code_dir: str, fill: Callable[[str], None]) -> None:
             fill(partial)
             os.rename(partial, code_dir)
         except OSError:
-            if not os.path.isdir(code_dir):  # else another machine has made the folder
+            if not os.path.isdir(code_dir):  # otherwise, another machine has made the folder
                 raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        for each in os.listdir(parent):  # what a process that was killed has left
+        for each in os.listdir(parent):  # left by a process that was killed
             if each.startswith(f"{name}.") and each.endswith(".tmp"):
                 shutil.rmtree(f"{parent}/{each}", ignore_errors=True)
     if is_new or not os.path.exists(baseline_file(code_dir)):

@@ -111,7 +111,7 @@ class Marked:
 
 def marked_processes() -> Iterator[Marked]:
     """Yield all running processes that have the mark of any run and that this user can inspect, except this process."""
-    if sys.platform == "darwin":  # where no run has processes
+    if sys.platform == "darwin":  # no run has processes on macOS
         return
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
@@ -166,7 +166,7 @@ def send_signal(process: Process, number: int) -> bool:
     """Signal a process through a pidfd, so that no newer process with its pid gets the signal. Return False if the
     process has ended.
     """
-    if sys.platform == "darwin":  # which has no pidfd
+    if sys.platform == "darwin":  # macOS has no pidfd
         with contextlib.suppress(ProcessLookupError):
             if is_alive(process):
                 os.kill(process.pid, number)

@@ -20,7 +20,7 @@ def after_setup(setup: Sequence[str], argv: Sequence[str], environment: str = ""
     if not setup:
         return list(argv)
     folder = shlex.quote(f"{environment}/bin")
-    # After the shell's start files, which may have set PATH.
+    # This line comes after the shell's start files, because they may set PATH.
     within = [f'export PATH={folder}:"$PATH"'] if environment else []
     lines = []
     for number, line in enumerate(setup, start=1):
@@ -29,7 +29,7 @@ def after_setup(setup: Sequence[str], argv: Sequence[str], environment: str = ""
         lines += [f"trap {shlex.quote(f'echo {words} >&2')} EXIT", f"{{ {line}\n}} || exit 1"]
     # Standard output carries the launcher's reports, so the setup lines print to standard error, which is its log.
     begin, end = "exec {orch_out}>&1 >&2", 'trap - EXIT\nexec "$@" >&"$orch_out" {orch_out}>&-'
-    # A login shell, because `module` is a function that /etc/profile.d defines.
+    # bash runs as a login shell, because `module` is a function that /etc/profile.d defines.
     return ["bash", "-lc", "\n".join([begin, *lines, *within, end]), "orch-setup", *argv]
 
 

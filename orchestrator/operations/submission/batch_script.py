@@ -76,7 +76,8 @@ def read_script(text: str, files: LauncherFiles) -> Pasted:
         raise refused(script.line, _MARKED.sub(r"\1", error.message), error.hint) from None
     kept = [*pasted.args, *pasted.env.values(), pasted.target, pasted.python or "", *(pasted.slurm or {}).values()]
     if found := _MARKED.search("\0".join(kept)):
-        raise refused(script.line, f"only a shell in the job could tell {found[1]}, and orch starts programs without")
+        said = f"only a shell in the job could tell {found[1]}, and orch starts programs without a shell"
+        raise refused(script.line, said)
     pasted.env, pasted.setup = {**script.exported, **pasted.env}, [*script.setup, *pasted.setup]
     if script.prints:
         script.notes.append(f"lines that only print were left out: {', '.join(dict.fromkeys(script.prints))}")

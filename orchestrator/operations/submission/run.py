@@ -55,8 +55,8 @@ def read_line(words: Sequence[str], cwd: Path) -> Typed:
 
 
 def _runs_alone(pasted: Pasted, cwd: Path) -> bool:
-    """Return whether the line starts a Python program without a launcher, and the program's own file does not show that
-    the program fails without a launcher's variables.
+    """Return whether the line starts a Python program without a launcher, and the program's own file reads no variable
+    of a launcher without a default.
     """
     if pasted.launcher or pasted.slurm is not None:
         return False

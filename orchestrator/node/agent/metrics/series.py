@@ -1,9 +1,10 @@
 """Gives each metric one name over all attempts of a run.
 
-A series is what one writer of the program writes in all attempts. A folder in which a later attempt writes continues a
-series if the folder's name differs only in a time, a host or a number that a library counts up. A folder with another
-name continues the series of a folder beside it, if this attempt has not written to the folder beside it. The series are
-recorded in the run's file of metrics, from which the agent of a later start reads them.
+A series has the metrics that one writer of the program, such as a SummaryWriter, writes in all attempts. A folder in
+which a later attempt writes continues a series if the folder's name differs only in a time, a host or a number that a
+library counts up. A folder with another name continues the series of a folder beside it, if this attempt has not
+written to the folder beside it. The series are recorded in the run's file of metrics, from which the agent of a later
+start reads them.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def _constant(part: str, host: str) -> str:
 
 
 class Series(NamedTuple):
-    """The metrics of one writer. `number` counts the series of a family to which one attempt writes."""
+    """The metrics of one writer. `family` is the result of `family_of`; `number` counts the series of one family."""
 
     format: str
     family: str
@@ -73,7 +74,7 @@ class Series(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return the prefix of this series' metrics whose names another series has already."""
+        """Return the prefix for metrics of this series whose names belong to another series."""
         parts = (part.replace(VARIES, "").strip("-_. ") for part in reversed(self.family.split("/")))
         label = next(filter(None, parts), "")
         return label if self.number == 1 else f"{label}-{self.number}"

@@ -90,7 +90,7 @@ def plan_ranks(
 
 
 def slurm_variables(binding: Binding, local_rank: int) -> dict[str, str]:
-    """Return Slurm's variables of a task for a rank. Programs that `srun python` starts find their rank in them.
+    """Return Slurm's variables of a task for a rank. Programs that `srun python` starts read their rank from them.
     The agent's own variables count the nodes, not the ranks.
     """
     world, nodes = str(binding.world_size), binding.nnodes

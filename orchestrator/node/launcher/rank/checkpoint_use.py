@@ -22,7 +22,7 @@ from orchestrator.protocol.checkpoints.weight_files import names_weights
 
 ALMOST = 0.9  # the share of a file's bytes that counts as the whole file, because a reader may skip padding
 PAUSES = (0.002, 0.25)  # the first and the longest pause between two checks, in seconds
-MOST_OPENING = 2.0  # seconds; a file that is not open then was closed again, or could not be opened
+MOST_OPENING = 2.0  # after so many seconds, a file that is not open was closed again, or could not be opened
 
 
 def note_use(checkpoint: str, marker: str) -> None:
