@@ -156,11 +156,13 @@ def batch_file_step(launch: LaunchPlan) -> str:
     limit = str(launch.time_limit) if asks and launch.time_limit else "-"
     words = shlex.join([python, archive, "job", "slurm", run])
     signal = next((value for name, value in map(_pair, launch.job["batch"]["options"]) if name == "signal"), "")
-    number = str(signal).partition("@")[0].rpartition(":")[2] if "B" in str(signal).partition(":")[0] else ""
-    number = number.removeprefix("SIG")
-    to_program = [f"trap 'kill -{number} \"$(cat {shlex.quote(run)}/{BATCH_PID})\"' {number}"] if number else []
+    flags, _, requested = str(signal).rpartition(":")
+    number = requested.partition("@")[0].removeprefix("SIG") if "B" in flags else ""
+    pid = shlex.quote(f"{run}/{BATCH_PID}")
+    to_program = [f"trap {shlex.quote(f'kill -{number} $(cat {pid})')} {shlex.quote(number)}"] if number else []
     return "\n".join(
         [
+            f"rm -f {pid}  # of the start before a requeue",
             f'{words} "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" {limit} &',
             "agent=$!",
             f"trap : {' '.join(name for name in ('TERM', 'USR1', 'USR2') if name != number)}",

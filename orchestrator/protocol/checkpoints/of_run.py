@@ -52,14 +52,8 @@ class Places:
         return Found(list(paths.values()), max(found.changed, beside.changed))
 
     def own(self) -> dict[str, Saved]:
-        """Return the run's checkpoints by name, newest first. A checkpoint has the same name on all nodes.
-
-        Runs of a sweep that an older version submitted share one code folder, through links. Its checkpoints are left
-        out, because the run that wrote them is unknown.
-        """
+        """Return the run's checkpoints by name, newest first. A checkpoint has the same name on all nodes."""
         folders = self.folders
-        if os.path.islink(self.code_dir):
-            del folders[CODE]
         found: dict[str, Saved] = {}
         for saved in newest_first(self.look().saved):
             name = next((name for name, folder in folders.items() if saved.path.startswith(f"{folder}/")), None)

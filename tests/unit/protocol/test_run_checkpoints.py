@@ -49,11 +49,3 @@ def test_the_glob_is_held_against_the_path_in_each_of_the_folders(places: Places
     assert set(Places(places.run_dir, places.code_dir, places.checkpoints, sought).own()) == {
         "code/out/a.ckpt", "outputs/out/b.ckpt",
     }  # fmt: skip
-
-
-def test_checkpoints_in_a_folder_that_runs_of_an_older_version_share_are_nobody_s(places: Places) -> None:
-    save(Path(places.run_dir, "outputs/b.ckpt"))
-    save(Path(places.code_dir, "a.ckpt"))
-    Path(places.code_dir).rename(f"{places.run_dir}/../shared")
-    Path(places.code_dir).symlink_to(f"{places.run_dir}/../shared")
-    assert set(places.own()) == {"outputs/b.ckpt"}

@@ -136,8 +136,7 @@ def _folders(task: NodeTask) -> Iterator[_Folder]:
 
     for name, folder in places.folders.items():
         if name == CODE:
-            if not os.path.islink(folder):  # the runs of a sweep that an older version submitted share the folder
-                yield _Folder(folder, is_newer=is_no_code)
+            yield _Folder(folder, is_newer=is_no_code)
         elif not any(each != folder and folder.startswith(f"{each}/") for each in searched):
             yield _Folder(folder, is_newer=is_new) if name != OUTPUTS else _Folder(folder)
     yield _Folder(task.run_dir, is_other)

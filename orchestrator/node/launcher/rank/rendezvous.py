@@ -38,10 +38,11 @@ def _supply(withheld: Mapping[str, str], rendezvous: ModuleType) -> None:
         return
 
     @functools.wraps(join)
-    def by_environment(*args: Any, **kwargs: Any) -> Any:
-        for name, value in withheld.items():
-            os.environ.setdefault(name, value)
-        return join(*args, **kwargs)
+    def by_environment(url: str, *args: Any, **kwargs: Any) -> Any:
+        if "rank=" not in url:  # a program that passes a rank has started its ranks itself
+            for name, value in withheld.items():
+                os.environ.setdefault(name, value)
+        return join(url, *args, **kwargs)
 
     handlers["env"] = by_environment
 

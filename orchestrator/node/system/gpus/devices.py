@@ -6,6 +6,8 @@ import functools
 import json
 import os
 import re
+import select
+import signal
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +26,7 @@ DEV = "/dev"
 # If more bytes of a card's memory are taken, the card is in use. Drivers and desktops take less.
 USED_BYTES = 2 << 30
 # services that use GPUs on behalf of other programs
+NVML_SECONDS = 30.0  # for NVML to list the GPUs; a broken driver may never answer
 SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
 
 
@@ -53,7 +56,9 @@ def devices_apart() -> tuple[Device, ...]:
             os._exit(0)
     os.close(write_end)
     with open(read_end, "rb") as file:
-        answer = file.read()
+        answer = file.read() if select.select([file], [], [], NVML_SECONDS)[0] else b""
+    if not answer:
+        os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return tuple(Device(*each) for each in parse_json(answer)) if answer else ()
 

@@ -19,6 +19,7 @@ from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, RunPaths, plan
+from tests.patience import PATIENCE
 from tests.profiles import valid_profile
 from tests.unit.cli.test_render_runs import golden
 
@@ -279,8 +280,9 @@ def test_the_files_own_signal_reaches_its_program_and_others_do_not_end_the_batc
     agent = tmp_path / "agent"
     agent.write_text(
         f"#!/bin/bash\necho $$ >{run}/batch.pid\n"
-        f"trap 'echo heard >>{tmp_path}/heard; exit 0' USR1\nkill -TERM $PPID; kill -USR1 $PPID\n"
-        "while true; do sleep 0.05; done\n"
+        f"trap 'echo heard >>{tmp_path}/heard' USR1\nkill -USR1 $PPID\n"
+        f"for _ in $(seq {PATIENCE * 20:.0f}); do [ -e {tmp_path}/heard ] && break; sleep 0.05; done\n"
+        "kill -TERM $PPID; sleep 1\n"  # if TERM ended the batch shell, its exit code would say so
     )
     agent.chmod(0o755)
     done = subprocess.run(

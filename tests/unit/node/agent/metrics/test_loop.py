@@ -340,11 +340,3 @@ def test_events_are_recorded_in_the_thread_of_the_agent(tmp_path: Path) -> None:
 
     asyncio.run(agent())
     assert threads == [threading.main_thread()]
-
-
-def test_a_folder_that_runs_of_an_older_version_share_gives_no_run_its_metrics(looks: Looks) -> None:
-    looks.write(looks.code / "metrics.csv", csv((1, 9.0)))
-    looks.code.rename(looks.run.parent / "shared")
-    looks.code.symlink_to(looks.run.parent / "shared")
-    looks.write(looks.outputs / "metrics.csv", csv((1, 0.5), name="own"))
-    assert looks.found() == {"own": [(1, 0.5)]}
