@@ -25,7 +25,7 @@ from orchestrator.transport.rpc import Session
 
 seen = []
 take = SshProcess.__init__
-SshProcess.__init__ = lambda self, *args: (take(self, *args), seen.append(self))[0]
+SshProcess.__init__ = lambda self, *args, **named: (take(self, *args, **named), seen.append(self))[0]
 name, jump = "step_00000003", sys.argv[1] or None
 here = Path.home() / name
 with closing(ConnectionPool()) as pool:

@@ -19,6 +19,7 @@ TRUE = (
     "cancelled", "already finished (cancelled)", "removed", "is running", "is stopping", "is finishing", "is starting",
     "is pending",
     "no run is called", "has been removed meanwhile", "cancel it first", "orch status -a lists all runs",
+    "has lost its record",  # `orch rm` has removed the record, and not yet the folder
 )  # fmt: skip
 
 

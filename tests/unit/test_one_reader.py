@@ -58,7 +58,6 @@ OTHERS: dict[str, dict[str, str]] = {
     "protocol/files.py": {"write_atomic": NEW, "_sync": "it is synced, and not read", "sync_filesystem": "a folder"},
     "runs/files/code_snapshot.py": {"_copy": USERS},
     "runs/files/ignore_rules.py": {"_lines_of": USERS},
-    "runs/files/laid_files.py": {"_copy": USERS},
     "specs/documents/yaml_source.py": {"_read_text": USERS},
     "specs/launchers.py": {"_in_script": USERS},
     "specs/task_options.py": {"words_of_task": USERS},

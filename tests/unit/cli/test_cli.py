@@ -115,7 +115,7 @@ def test_init_reads_a_batch_script_and_says_the_next_step(
     os.mkfifo(tmp_path / "pipe.sh")
     assert orch("init", "pipe.sh").err.startswith("orch: pipe.sh can't be read: it is a pipe")
     (tmp_path / "open.sh").write_text("torchrun 'train.py\n")
-    assert orch("init", "x", "bash", "open.sh").err.startswith("orch: line 1: the quote ' is not closed")
+    assert orch("init", "x", "bash", "open.sh").err.startswith("orch: open.sh, line 1: the quote ' is not closed")
 
 
 # -- exit codes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import socket
@@ -137,8 +138,9 @@ def _run(channel: paramiko.Channel, command: bytes) -> None:
 
 
 def _pass_on(read: Callable[[int], bytes], write: Callable[[bytes], object]) -> None:
-    while data := read(1 << 16):
-        write(data)
+    with contextlib.suppress(EOFError, OSError):  # the client has closed the connection
+        while data := read(1 << 16):
+            write(data)
 
 
 @pytest.fixture
