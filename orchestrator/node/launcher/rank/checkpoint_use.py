@@ -81,7 +81,7 @@ class _Watch:
     def _follow(self) -> None:
         pause = PAUSES[0]
         while self.opened is not None and not self.is_known:
-            time.sleep(pause)
+            time.sleep(pause)  # the kernel sends no event when a process reads
             pause = min(2 * pause, PAUSES[1])
             self.look()
 
