@@ -13,7 +13,6 @@ from orchestrator.protocol.reading import read_regular
 from orchestrator.protocol.schedulers import BATCH_PID
 from orchestrator.specs.batch_header import MARKS, Header, header_of, refused, words_for_qsub
 from orchestrator.specs.documents.loader import document_of
-from orchestrator.specs.documents.lookup import BATCH_SUFFIXES
 from orchestrator.specs.documents.yaml_source import Document
 from orchestrator.specs.sbatch_options import seconds_in
 
@@ -30,11 +29,6 @@ _QSUB_REFUSED: Final = {
     "pbs": {"J": "orch submit --sweep starts a run for each value", "d": "the file starts in a copy of its folder",
             "I": "orch shell opens a shell on a node", "W block=true": "orch wait does the same"},
 }  # fmt: skip
-
-
-def is_batch_file(job: str) -> bool:
-    """Return True if the name of a job is that of a batch file."""
-    return job.endswith(BATCH_SUFFIXES) and os.path.isfile(job)
 
 
 def document_of_file(name: str) -> Document:
