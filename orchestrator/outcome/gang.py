@@ -9,23 +9,23 @@ from dataclasses import dataclass, field, replace
 from typing import Callable
 
 from orchestrator.outcome import restart
+from orchestrator.outcome.ends import Blame, blame_of
 from orchestrator.outcome.restart import Budgets, Refusal, Restarter
 from orchestrator.outcome.rules import cause_of, is_machines_fault
 from orchestrator.outcome.verdict import Cause, Outcome
 from orchestrator.protocol.rank_reports import Culprit, LeftEarly
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 
-STOPPED_BY_US = ("SIGTERM", "SIGKILL")
-
 
 @dataclass(frozen=True)
 class EndedAttempt:
     """The facts that the leader has at the end of an attempt."""
 
-    exits: Sequence[Culprit]  # the exits of all ranks, in the order in which the leader received them
+    exits: Sequence[Culprit]  # the exits of all ranks, in any order
     ended_well: bool  # whether every rank of every node ended well
     stopped: Cause = Cause.NONE  # why the leader stopped the ranks, if no failure was the reason
     lost: str = ""  # the nodes that were lost and why, as text
+    lost_ranks: bool = False  # whether a node was lost before its ranks had ended well
     folders_lost: str = ""  # the nodes that lost the run's folder, as text
     idle: str = ""  # why an idle run was ended, as text
     retry: Budgets = field(default_factory=dict)
@@ -53,32 +53,33 @@ def end_of(attempt: EndedAttempt) -> End:
 
     1. If every rank ended well, a later signal, cancel or time limit changes nothing.
     2. If the run was stopped on purpose, no other attempt follows, because it would be stopped as well.
-    3. If a node is lost, the gang can't start the ranks again. But if a rank had failed by itself before, this rank is
-       to blame.
-    4. Otherwise the earliest failure that another rank did not cause decides the cause. The budget for this cause
-       decides whether another attempt follows.
-    5. If a rank exits with code 95, it requests that the run is started again. New agents do this, so the gang ends.
+    3. If a node was lost before its ranks had ended well, the loss is to blame, because it may have caused any failure.
+       Only a rank that rules out another start is blamed in place of the loss.
+    4. If a rank exits with code 95 by itself, it requests that the run is started again. New agents do this, so the
+       gang ends. But if a rank failed by itself, rule 5 decides.
+    5. The failure that is most to blame decides the cause. The budget for this cause decides whether another attempt
+       follows.
+
+    The order of the exits does not matter.
     """
-    failure = culprit_of(attempt.exits) or next((each for each in attempt.exits if each.unsaved), None)
+    unsaved = [each for each in attempt.exits if each.unsaved]
+    failure = culprit_of(attempt.exits) or min(unsaved, key=lambda end: end.rank, default=None)
     if attempt.ended_well:
         return End(Outcome.SUCCEEDED)
     if attempt.stopped is Cause.IDLE:
         return End(Outcome.CANCELLED, Cause.IDLE, attempt.idle)
     if attempt.stopped is not Cause.NONE:
         return End(attempt.stopped.value, attempt.stopped)
-    if attempt.lost and (failure is None or _is_consequence(failure)):
+    if attempt.lost_ranks and not (failure and (failure.unsaved or blame_of(failure) is Blame.NO_RETRY)):
         return End(Outcome.FAILED, Cause.INFRA, attempt.lost)
-    if failure is not None:
+    asking = [each for each in attempt.exits if each.code == EXIT_REQUEUE]
+    may_be_caused = failure is not None and not failure.unsaved and blame_of(failure).may_be_caused
+    if failure is not None and not (may_be_caused and any(not each.sent for each in asking)):
         return _after(failure, attempt)
-    if any(each.code == EXIT_REQUEUE for each in attempt.exits):
+    if asking:
         reason = "the ranks stopped at a step boundary and ask to be started again"
         return End(Cause.PREEMPTED.value, Cause.PREEMPTED, reason)
     return End(Outcome.SUCCEEDED)
-
-
-def _is_consequence(failure: Culprit) -> bool:
-    """Return whether the loss of a node may have caused the rank's failure."""
-    return failure.victim or failure.after_stop or failure.left_early is not None
 
 
 def _after(failure: Culprit, attempt: EndedAttempt) -> End:
@@ -124,39 +125,24 @@ def who_was_lost(lost: Mapping[int, str], deserters: Mapping[int, float], name: 
 def culprit_of(exits: Sequence[Culprit]) -> Culprit | None:
     """Return the rank exit that made the attempt fail (the culprit), or None if no rank failed.
 
-    An exit that another exit caused does not count. A rank that died after its program had ended counts only if no
-    other rank has failed by itself. If all failures are such consequences, the culprit is a rank that left the others
-    with exit code 0.
+    The rank that is most to blame is the culprit and, of several, the one that ended first on its node. If all failures
+    may have been caused by others, and a rank left ranks that waited for it with exit code 0, that rank is the culprit.
     """
+    exits = sorted(exits, key=lambda end: (end.after, end.rank))
     failures = [each for each in exits if each.code not in (0, EXIT_REQUEUE)]
     if not failures:
         return None
-    own = [each for each in failures if not each.victim]
-    own = [each for each in own if not each.finished] or own
-    before_stop = [each for each in own if not each.after_stop]
-    after_stop = [each for each in own if each.after_stop and each.signal not in STOPPED_BY_US]
-    if all(map(_waited_for_others, before_stop)) and (leaver := _early_leaver(exits)) is not None:
+    culprit = min(failures, key=blame_of)
+    if blame_of(culprit) > Blame.AT_EXIT and (leaver := _early_leaver(exits)) is not None:
         return leaver
-    culprit = (before_stop or after_stop or failures)[0]
     all_ended = all(each.code == 0 or each.finished for each in exits)
     return replace(culprit, at_exit=True) if culprit.finished and all_ended else culprit
 
 
-def _waited_for_others(end: Culprit) -> bool:
-    """Return whether the rank failed because it waited for another rank: its peer went away, or it hung in a
-    collective.
-    """
-    return end.victim or (end.hang and bool(end.in_collective))
-
-
 def _early_leaver(exits: Sequence[Culprit]) -> Culprit | None:
-    """Return the exit of the first rank that exited with 0 while other ranks waited for it, or None.
-
-    The exit of a waiting rank may be reported before the exit of the rank that it waited for, so the order of reports
-    does not matter.
-    """
-    left = [each for each in exits if each.code == 0 and not each.after_stop and not each.stopped]
-    waited = [each for each in exits if each.code != 0 and not each.after_stop and _waited_for_others(each)]
+    """Return the exit of the first rank that exited with 0 while other ranks waited for it, or None."""
+    left = [each for each in exits if each.code == 0 and not each.sent]
+    waited = [each for each in exits if not each.sent and blame_of(each) in (Blame.HUNG, Blame.VICTIM)]
     if not left or not waited:
         return None
     error = waited[0].error

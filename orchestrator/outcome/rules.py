@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Callable
 
+from orchestrator.outcome.ends import HANG, LOST_LAUNCHER, is_oom, is_victim, worker_was_killed
 from orchestrator.outcome.rule import NO_TERMINAL, Rule, Seen
 from orchestrator.outcome.verdict import Cause, Party
 from orchestrator.protocol.rank_reports import Culprit, RankEnd
@@ -43,7 +44,7 @@ def _lost_launcher(seen: Seen, words: str = "") -> bool:
     """Return whether a signal ended the rank because its launcher was lost, and the error message contains `words`."""
     if seen.error is None or seen.exit is None or not seen.exit.signal:
         return False
-    return seen.error.type == "LauncherLost" and words in str(seen.error.message)
+    return seen.error.type == LOST_LAUNCHER and words in str(seen.error.message)
 
 
 def _says(pattern: str, hint: str) -> Rule:
@@ -77,7 +78,7 @@ def _gpu_words(seen: Seen) -> str:
     "" if the rank ran out of memory or orch itself reported the error.
     """
     error, end = seen.error, seen.exit
-    if end is not None and (end.oom or seen.error_type in _ERRORS_OF_ORCH):
+    if end is not None and (is_oom(end) or seen.error_type in _ERRORS_OF_ORCH):
         return ""
     if end is None or (error is None and not end.tail):
         return seen.words
@@ -105,7 +106,7 @@ def _hint_on_module(seen: Seen) -> str:
 
 
 def _hint_on_worker(seen: Seen) -> str:
-    is_short = seen.exit is not None and seen.exit.oom
+    is_short = seen.exit is not None and is_oom(seen.exit)
     why = "memory was short" if is_short else "the kernel does this if memory is short (dmesg shows it)"
     return (
         f"a worker process of that rank was killed; {why}: use fewer workers (num_workers) or ranks per node, a "
@@ -113,7 +114,7 @@ def _hint_on_worker(seen: Seen) -> str:
     )
 
 
-_ERRORS_OF_ORCH = ("LauncherLost", "Hang")
+_ERRORS_OF_ORCH = (LOST_LAUNCHER, HANG)
 _QUOTES_NCCL = re.compile(r"(torch\.distributed\.)?Dist\w*Error")
 _HINT_HOST_MEMORY = "the host ran out of memory: use fewer ranks per node, or a smaller batch"
 _HINT_KILLED = (
@@ -299,10 +300,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("a rank exits with 93", Cause.NO_RETRY, test=_code(EXIT_NO_RETRY)),
     # a peer went away, and no rank failed by itself
-    Rule("", Cause.INFRA, Party.NODE, test=_rank(lambda end: end.victim)),
-    Rule("", hint=_hint_on_worker, test=_rank(lambda end: end.worker_killed)),
+    Rule("", Cause.INFRA, Party.NODE, test=_rank(is_victim)),
+    Rule("", hint=_hint_on_worker, test=_rank(worker_was_killed)),
     Rule(
-        "the kernel kills a rank for memory", Cause.INFRA, Party.RANK, _HINT_HOST_MEMORY, _rank(lambda end: end.oom)
+        "the kernel kills a rank for memory", Cause.INFRA, Party.RANK, _HINT_HOST_MEMORY, _rank(is_oom)
     ),
     *_GPU_ERRORS,
     Rule("", hint=_hint_on_module, test=_rank(lambda end: end.missing is not None)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from orchestrator.outcome.ends import is_oom
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.quantities import size
 from orchestrator.protocol.rank_reports import Culprit, LeftEarly, RankEnd, RankError
@@ -30,12 +31,13 @@ def culprit_in_words(culprit: Culprit) -> str:
             f"rank {culprit.rank} {where} ended with {culprit.how} while it exited; the programs of all ranks had ended"
         )
     how = culprit.how
-    if culprit.oom and not culprit.worker_killed:
+    by_kernel = is_oom(culprit)
+    if by_kernel and culprit.signal == "SIGKILL":
         how = "SIGKILL, from the kernel: its cgroup ran out of memory"
     what = f"{error.type}: {error.message}".splitlines()[0][:200] if error is not None and error.type else how
     if what == how and culprit.code == _EXIT_OF_ARGPARSE:
         what = _refused_arguments(culprit.tail) or how
-    if culprit.oom and culprit.worker_killed:
+    if by_kernel and culprit.signal != "SIGKILL":
         what += "; the kernel killed a process of this rank's cgroup, which ran out of memory"
     rank = culprit.rank if culprit.failed_rank is None else culprit.failed_rank  # the rank that torchrun blames
     return f"rank {rank} {where} ended with {how}{f': {what}' if what != how else ''}"

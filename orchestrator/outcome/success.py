@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from orchestrator.protocol.events import Event, Go, RankExit, SignalReceived, Started, of
+from orchestrator.outcome.ends import was_stopped
+from orchestrator.protocol.events import Event, Go, RankExit, Started, of
 from orchestrator.protocol.rank_reports import RankEnd
 
 
 def exited_well(end: RankEnd) -> bool:
     """Return whether a rank exited with 0, was not stopped by orch, and saved its last checkpoint."""
-    return end.code == 0 and not end.signal and not end.stopped and not end.unsaved
+    return end.code == 0 and not end.signal and not was_stopped(end) and not end.unsaved
 
 
 def has_succeeded(by_node: Mapping[int, Iterable[Event]], marked: object) -> bool:
@@ -39,17 +40,12 @@ def successful_attempt(by_node: Mapping[int, Iterable[Event]], *, rank0_done: bo
 
 
 def _all_exited_well(node: int, events: Iterable[Event], attempt: int) -> bool:
-    """Return whether all processes that the node's launcher started for the attempt exited well.
-
-    Slurm sends TERM to the ranks and to their agent alike, so only exits before the agent's first signal count.
-    """
+    """Return whether all processes that the node's launcher started for the attempt exited well."""
     processes: range | None = None
     ended: set[int] = set()
     for event in events:
         if isinstance(event, Started) and event.attempt == attempt:
             processes = _processes(event)
-        elif isinstance(event, SignalReceived) and processes is not None and not ended >= set(processes):
-            return False
         elif isinstance(event, RankExit) and event.attempt == attempt:
             if not exited_well(event):
                 return False

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Optional
 
-from orchestrator.protocol.typed import Count, Fields, Node, Rank
+from orchestrator.protocol.typed import Count, Fields, Node, Rank, Seconds
 
 _NO_MODULE = re.compile(r"No module named '?(\w+)(?:\.\w+)*'?(; '[\w.]+' is (?:not )?a package)?")
 
@@ -47,13 +47,12 @@ class RankEnd(Fields):
     signal: Optional[str] = None
     error: Optional[RankError] = None
     tail: tuple[str, ...] = ()  # the last lines of the rank's log
-    victim: bool = False  # the rank only reports that a peer went away, and no error of its own
-    stopped: Optional[bool] = None  # the launcher ended the rank; None: the launcher could not report that
+    after: Seconds = 0.0  # seconds from the order to start the ranks to the rank's end, measured on its node
+    sent: str = ""  # the last signal that the rank was sent by its launcher, or with its agent; "": none
     failed_rank: Optional[int] = None  # the rank whose failure another launcher (torchrun) blames
     unread: str = ""  # why the end of the rank's log can't be parsed
     finished: bool = False  # a signal ended the process while it exited, after its program had ended
-    worker_killed: bool = False  # a process that the rank started was killed
-    oom: bool = False  # the kernel killed the rank for lack of memory
+    oom_kills: Count = 0  # how many processes of its cgroup the kernel had killed in this attempt for lack of memory
     missing: Optional[MissingModule] = None
     log_bytes_lost: Count = 0
     saves: Optional[int] = None  # how many checkpoints rank 0 tried to save
@@ -81,7 +80,6 @@ class Culprit(RankEnd):
     attempt: Count = 0
     node: Optional[Node] = None
     host: str = "?"
-    after_stop: bool = False  # the rank ended because the attempt was stopped
     hang: bool = False  # the rank hung, and the leader ended it
     in_collective: Optional[bool] = None  # whether a rank that hung waited in a collective; None: unknown
     left_early: Optional[LeftEarly] = None

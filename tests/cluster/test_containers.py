@@ -21,7 +21,7 @@ import pytest
 from orchestrator.node.system.processes import send_signal, wait_gone
 from tests import nvml
 from tests.cluster.control import Control
-from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, kill, settled
+from tests.cluster.lab import HELD_AT_FIRST, HOLD, LAPTOP, STEPS, TORCH_STEPS, Lab, kill, settled
 from tests.cluster.test_ssh_formats import TRAINER, begun
 from tests.patience import PATIENCE
 from tests.testbed import docker as daemons
@@ -371,6 +371,42 @@ def test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched(
     gone(lab.control, *NODES[1:])
     settled(lambda: containers(lab.control, "n1") == [stranger], "the end of the container on n1")
     lab.assert_nothing_left(run)
+
+
+HELD_TORCH = TORCH_STEPS.replace(
+    "time.sleep(pause)", "time.sleep(pause if step < 12 or os.environ['ORCH_ATTEMPT'] != '0' else 3)"
+)
+
+
+def ended_by(*variants: tuple[str, int, str]) -> list[Any]:
+    """The first of these variants belongs to `make test`, and the others repeat it."""
+    cheaper = "tests/cluster/test_containers.py::test_a_container_that_is_ended_is_blamed_and_no_rank_that_lost_it"
+    later = pytest.mark.full("tests/simulator/test_gangs.py::test_every_story_ends_as_it_must", cheaper)
+    return [pytest.param(*each, marks=() if number == 0 else later) for number, each in enumerate(variants)]
+
+
+@pytest.mark.parametrize(
+    ("how", "node", "program"),
+    ended_by(
+        ("kill", 0, HELD_AT_FIRST), ("rm --force", 0, HELD_AT_FIRST), ("stop --time 1", 0, HELD_AT_FIRST),
+        ("kill", 1, HELD_AT_FIRST), ("rm --force", 1, HELD_AT_FIRST), ("stop --time 1", 1, HELD_AT_FIRST),
+        ("kill", 0, HELD_TORCH), ("rm --force", 1, HELD_TORCH), ("stop --time 1", 0, HELD_TORCH),
+    ),
+)  # fmt: skip
+def test_a_container_that_is_ended_is_blamed_and_no_rank_that_lost_it(
+    lab: Lab, image: str, how: str, node: int, program: str
+) -> None:
+    """The other node's rank reports a broken connection before the agent of the container knows of its end."""
+    job = lab.job("steps", program, args=["16", "0.1"], container=container(image))
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"], runtime="docker"))
+    lab.until_said(run, "begins at 0", rank=1)
+    settled(lambda: "step_00000010" in lab.orch("checkpoints", run).out, "a checkpoint")
+    lab.control.output(NODES[node], "docker", *how.split(), f"orch-{run}-{node}-0", user="root")
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    (failed,) = lab.events(run, "attempt_failed")
+    assert (failed["cause"], failed["culprit"]["node"]) == ("infra", node), failed
+    assert failed["culprit"]["error"]["type"] == "LauncherLost"
+    assert lab.status(run)["restarts"] == 1
 
 
 @pytest.mark.full(

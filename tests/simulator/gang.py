@@ -15,11 +15,11 @@ from orchestrator.node.agent.agent import Agent
 from orchestrator.protocol.events import AgentStarted
 from orchestrator.protocol.task import NodeTask, Program
 from tests.simulator.clock import run_virtually
-from tests.simulator.machines import STOPPED, VICTIM, MemoryLog, Message, SimulatedLauncher, simulated
+from tests.simulator.machines import BROKEN, VICTIM, MemoryLog, Message, SimulatedLauncher, simulated
 from tests.simulator.network import Machine, Network, SimulatedLoop, Weather, here
 
-KILLED = {**STOPPED, "signal": "SIGKILL"}
-OWN = {"code": 1, "signal": None, "victim": False, "error": {"type": "ValueError", "message": "boom"}, "tail": []}
+KILLED = {"code": None, "signal": "SIGKILL", "error": None, "tail": []}
+OWN = {"code": 1, "signal": None, "error": {"type": "ValueError", "message": "boom"}, "tail": []}
 
 
 class SimulatedAgent(Agent):
@@ -123,6 +123,17 @@ class Gang:
         culprit = self.launcher(rank // self.nproc)
         culprit.end_ranks(culprit.attempt, how, (rank,))
         self._collective_breaks(culprit.attempt, 0.0, 1.0)
+
+    def kill_launcher(self, node: int) -> None:
+        """Have a node's launcher be killed with its ranks. The other ranks lose their connections to them, and some of
+        these ends are reported before this node's agent hears of its launcher.
+        """
+        killed, loop = self.launcher(node), asyncio.get_running_loop()
+        attempt = killed.attempt
+        killed.be_killed(self.chance.uniform(0.0, 1.0))
+        for other in set(self.live) - {node}:
+            how = self.chance.choice(BROKEN)
+            loop.call_later(self.chance.uniform(0.0, 1.0), self.launcher(other).end_ranks, attempt, how)
 
     def _collective_breaks(self, attempt: int, least: float, most: float) -> None:
         loop = asyncio.get_running_loop()

@@ -13,18 +13,25 @@ from unittest import mock
 from orchestrator.node.agent import agent, joining, launcher_process, leader_service, neighbour, ranks
 from orchestrator.node.agent.channel import Channel
 from orchestrator.protocol.events import Event
-from orchestrator.protocol.messages import Go, Order, Prepare, Report, Stop, read_report
+from orchestrator.protocol.messages import Go, LauncherGone, Order, Prepare, Report, Stop, read_report
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import to_json
 from tests.simulator.network import Machine, Network, VirtualTls, connected, here
 
 Message = dict[str, Any]
 VICTIM = {
-    "code": 1, "signal": None, "victim": True, "tail": [],
+    "code": 1, "signal": None, "tail": [],
     "error": {"type": "RuntimeError", "message": "Connection closed by peer"},
 }  # fmt: skip
-STOPPED = {"code": None, "signal": "SIGTERM", "victim": False, "error": None, "tail": []}
-DONE = {"code": 0, "signal": None, "victim": False, "error": None, "tail": []}
+BROKEN = [
+    {"code": 1, "signal": None, "tail": [], "error": {"type": kind, "message": message}}
+    for kind, message in (
+        ("ConnectionResetError", "[Errno 104] Connection reset by peer"), ("EOFError", ""),
+        ("struct.error", "unpack requires a buffer of 4 bytes"),  # what a program makes of a broken connection
+    )
+] + [VICTIM]  # fmt: skip
+STOPPED = {"code": None, "signal": "SIGTERM", "sent": "SIGTERM", "error": None, "tail": []}
+DONE = {"code": 0, "signal": None, "error": None, "tail": []}
 
 
 class MemoryLog:
@@ -135,6 +142,11 @@ class SimulatedLauncher:
         """End at once."""
         self.kill()
 
+    def be_killed(self, seconds: float) -> None:
+        """Be killed by somebody with all ranks, as if its container were removed. Its agent hears of this later."""
+        self.kill()
+        self._later(seconds, self.on_report, LauncherGone(-9))
+
     def kill(self) -> None:
         """Be gone."""
         self.is_up, self.running = False, set()
@@ -186,7 +198,9 @@ def simulated(network: Network, on_event: Callable[[int, Message], None]) -> Ite
             "end_marked": lambda *_: (0, []), "end_descendants": lambda _: 0, "remove_compiled": lambda _: None,
         }),
         (joining, {"time": clock}),
-        (ranks, {"time": clock, "in_thread": _here_and_now}),
+        (ranks, {
+            "time": clock, "in_thread": _here_and_now, "reap_orphans": lambda _: {}, "end_marked": lambda *_: (0, []),
+        }),
         (launcher_process, {"LauncherProcess": SimulatedLauncher}),
         (neighbour, {"listen": network.listen}),
         (leader_service, {

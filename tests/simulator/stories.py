@@ -126,6 +126,20 @@ async def a_rank_fails(gang: Gang) -> None:
     assert lost(gang) == set()
 
 
+async def a_launcher_is_killed(gang: Gang) -> None:
+    """A container ends: its launcher is blamed, in whatever order that and the ends of the others are heard of."""
+    await gang.until("go")
+    await asyncio.sleep(gang.chance.uniform(1, 3))
+    node = gang.chance.randrange(gang.nodes)
+    gang.kill_launcher(node)
+    failed = await gang.until("attempt_failed")
+    assert (failed["culprit"]["node"], failed["cause"]) == (node, "infra"), failed
+    await gang.until("go", attempt=1)
+    gang.finish()
+    await gang.until("gang_ended", outcome="succeeded")
+    assert lost(gang) == set()
+
+
 async def nodes_lose_power(gang: Gang) -> None:
     """One in twenty, in one rack or in many, is silent from one moment on: exactly these are named, all of them."""
     await gang.until("go")
@@ -202,7 +216,7 @@ def named(reason: str) -> set[int]:
 
 STORIES: tuple[Story, ...] = (
     all_goes_well, node_0_comes_last, a_node_is_slow, a_node_never_comes,
-    the_switch_of_node_0_starts_again_while_nodes_join, a_rank_fails, nodes_lose_power,
+    the_switch_of_node_0_starts_again_while_nodes_join, a_rank_fails, a_launcher_is_killed, nodes_lose_power,
     a_rack_loses_power_before_the_ranks_start, an_agent_is_killed, a_switch_starts_again,
 )  # fmt: skip
 

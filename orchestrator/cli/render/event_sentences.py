@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from orchestrator.cli.render.tables import counted
+from orchestrator.outcome.ends import is_victim, was_stopped
 from orchestrator.outcome.sentences import culprit_in_words, error_of
 from orchestrator.protocol import events
 from orchestrator.protocol.events import Event, read_event
@@ -80,8 +81,8 @@ def _started(event: events.Started) -> str:
 def _rank_exit(event: events.RankExit) -> str:
     error = error_of(event)
     why = f": {error.type}: {error.message or ''}".splitlines()[0][:120] if error is not None and error.type else ""
-    victim = ", because another rank had failed" if event.victim else ""
-    stopped = ", as requested" if event.stopped else ""
+    victim = ", because another rank had failed" if is_victim(event) else ""
+    stopped = ", as requested" if was_stopped(event) else ""
     return f"rank {event.rank} ended with {event.how}{why}{victim}{stopped}"
 
 

@@ -277,6 +277,7 @@ class Agent:
     async def _receive_signal(self, name: str) -> None:
         cancel = self._cancelled()
         self.events.write(events.SignalReceived(name, cancel is not None))
+        self.ranks.signal = name
         if self.channel is None:
             self._give_up(rules.STOPPED if cancel is None else rules.CANCELLED, f"{name} before this node had joined")
         else:

@@ -30,29 +30,23 @@ class Attempt:
     bad: set[int] = field(default_factory=set)  # the nodes on which a rank has failed
     done: set[int] = field(default_factory=set)  # the nodes whose last rank has ended by itself
     stopped: Cause = Cause.NONE  # why the ranks were ordered to stop; NONE if a failure is the reason
-    # After this time, a rank that failed because of another rank is blamed if no other rank has failed.
+    began: float = 0.0  # when the ranks were ordered to start
+    # If another end may have caused a rank's failure, the ranks are stopped at this time, unless it shows before.
     settle_at: float | None = None
     unused: dict[int, Unused] = field(default_factory=dict)  # the nodes that are idle
     sought: str = ""  # the module that a rank failed to import, for which every node searches
     lacking: set[int] = field(default_factory=set)  # the nodes that lack this module
 
-    def note_report(self, node: int, report: RankEnded, *, is_stopping: bool, is_any_lost: bool) -> None:
-        """Record a rank's end, and whether the rank ended because the attempt was stopped.
-
-        If the launcher has not stopped the rank, the rank ended by itself, even if the report arrives after the order
-        to stop. If a node is lost, the other ranks may have ended because of that loss.
-        """
-        after_stop = is_stopping and (is_any_lost or report.stopped is not False)
-        by_order = is_stopping or bool(report.stopped)  # or the rank got the signal that the agent received
-        host = self.roster.host_of(node)
-        self.note(converted(report, Culprit, node=node, host=host, after_stop=after_stop, stopped=by_order))
+    def note_report(self, node: int, report: RankEnded) -> None:
+        """Record a rank's end."""
+        self.note(converted(report, Culprit, node=node, host=self.roster.host_of(node)))
         self.hang.standstill.forget(report.rank)
         if report.left == 0:
             self.done.add(node)
             self.hang.standstill.drop(node)
 
     def note(self, end: Culprit) -> None:
-        """Record a rank's end. The caller has decided whether the rank ended by itself."""
+        """Record the end of a rank that ended, or that the leader ends because it hangs."""
         self.exits.append(end)
         if not exited_well(end) and end.node is not None:
             self.bad.add(end.node)

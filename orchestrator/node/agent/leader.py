@@ -8,6 +8,7 @@ writes events.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable
 
 from orchestrator.node.agent import hang
@@ -17,6 +18,7 @@ from orchestrator.node.agent.phases import Course, Phase, Row, Stage
 from orchestrator.node.agent.presence import Presence
 from orchestrator.node.agent.roster import Roster
 from orchestrator.outcome import gang, restart, rules
+from orchestrator.outcome.ends import blame_of
 from orchestrator.outcome.rule import Rule
 from orchestrator.outcome.verdict import Cause, Outcome
 from orchestrator.protocol import events, messages
@@ -26,7 +28,7 @@ from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers
 
-SETTLE_SECONDS = 1.5  # a rank that failed because of another rank may report first, so wait for the other rank's report
+SETTLE_SECONDS = 1.5  # how long to wait for the cause of a failure that another end may have caused
 FAILURE_GRACE = 2.0  # short, because the other ranks hang in a collective and can't react to TERM
 SAVE_GRACE = 1800.0  # long, because rank 0 may save or transfer a checkpoint after the others have stopped
 RANKS_RUN = (Phase.RUNNING, Phase.STOPPING)
@@ -124,7 +126,8 @@ class Leader:
         elif self.current.settle_at is not None and now >= self.current.settle_at:
             self._stop()
         elif self.current.hang.is_known(now, self.presence.lost):
-            self.current.note(self.current.hang.culprit(self.roster.host_of))
+            culprit = self.current.hang.culprit(self.roster.host_of)
+            self.current.note(replace(culprit, after=round(now - self.current.began, 3)))
             self._stop()
         elif self.time_limit is not None and now >= self.time_limit:
             self.record(events.TimeLimit(self.task.time_limit or 0))
@@ -199,7 +202,7 @@ class Leader:
 
     def _go(self, now: float) -> None:
         """Assign rank numbers to the nodes, and start the ranks on all nodes."""
-        self.stage = self.stage.after(Phase.RUNNING, self.roster.nodes)
+        self.stage, self.current.began = self.stage.after(Phase.RUNNING, self.roster.nodes), now
         bindings, port = self.roster.bindings(), self.current.ready[0].port
         resume_from = checkpoint_to_resume(self.current.ready)
         checksum = checksum_for(self.task, self.current.ready)
@@ -227,7 +230,8 @@ class Leader:
         end = gang.end_of(
             gang.EndedAttempt(
                 ranks.exits, all(map(ranks.ended_well, self.roster.hellos)), ranks.stopped,
-                self.presence.who_was_lost(self.roster.names), self.roster.how_folders_were_lost(),
+                self.presence.who_was_lost(self.roster.names), not all(map(ranks.ended_well, self.presence.lost)),
+                self.roster.how_folders_were_lost(),
                 ranks.how_idle(), self.task.retry, self.course.restarts, restart.stalled(self.course.begun_at, saved),
                 self.task.has_spares,
             )
@@ -300,16 +304,15 @@ class Leader:
 
     @_HANDLERS.add
     def _on_rank_ended(self, node: int, report: messages.RankEnded, now: float) -> None:
-        is_stopping = self.phase is Phase.STOPPING
-        self.current.note_report(node, report, is_stopping=is_stopping, is_any_lost=bool(self.presence.lost))
+        self.current.note_report(node, report)
         # If the rank's program had ended, the other ranks may still save their results.
         if self.phase is not Phase.RUNNING or report.code == 0 or report.finished:
             return
         if module := self.current.seeks(report):
             self._send_all(messages.FindModule(module))
         if report.code == EXIT_REQUEUE:
-            self._stop(Cause.PREEMPTED, SAVE_GRACE)  # the ranks of the other nodes must stop at a step boundary too
-        elif report.victim:
+            self._stop(grace=SAVE_GRACE)  # the ranks of the other nodes must stop at a step boundary too
+        elif blame_of(report).may_be_caused:
             self.current.settle_at = self.current.settle_at or now + SETTLE_SECONDS
         else:
             self._stop()

@@ -38,6 +38,7 @@ from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.signals import name_of
 from orchestrator.node.system.threads import in_thread
 from orchestrator.outcome import rules
+from orchestrator.outcome.ends import LOST_LAUNCHER, was_stopped
 from orchestrator.outcome.rule import Rule
 from orchestrator.outcome.rules import gpu_error_of
 from orchestrator.protocol import events, messages
@@ -83,7 +84,9 @@ class Ranks:
         self.attempt, self.prepared = task.attempt, messages.Prepare(task.attempt)
         self.running: set[int] = set()
         self.begun: int | None = None  # the newest attempt whose ranks the launcher was ordered to start
-        self.told_to_stop = False
+        self.told_to_stop = self.is_overdue = False  # the ranks; they did not stop in time
+        self.signal = ""  # the last stop signal of this agent, which a scheduler sends to the ranks too
+        self.began = 0.0  # the time of the order to start the ranks (monotonic)
         self.offer: Offer | None = None  # only on node 0, if the attempt was offered a checkpoint
         self.orphaned: dict[int, int] = {}  # exit codes of ranks that a dead launcher has not reaped, by rank
         self.started = Started(task.attempt, since=math.inf)
@@ -173,7 +176,8 @@ class Ranks:
             self.running = {offset}
         self.started = Started(self.attempt, since=time.time() - CLOCK_STEP)
         self.master_port, self.unused_port = order.master_port, 0
-        self.begun, self.told_to_stop, self.orphaned = self.attempt, False, {}
+        self.begun, self.told_to_stop, self.is_overdue, self.orphaned = self.attempt, False, False, {}
+        self.began = time.monotonic()
         self.events.write(
             events.Started(
                 self.attempt, (offset, offset + nproc), order.binding.world_size, len(self.running), order.master_addr,
@@ -231,7 +235,7 @@ class Ranks:
                         self.events.write(converted(news, events.Stalled))
                 self.tell(news)
         if self.stop_deadline is not None and now > self.stop_deadline:
-            self.stop_deadline = None
+            self.stop_deadline, self.is_overdue = None, True
             self.events.write(events.LauncherKilled("its ranks did not end in time"))
             self.launcher.kill()
         if self.running and not self.launcher.ended_for:
@@ -328,6 +332,7 @@ class Ranks:
         """Record a rank's end, with the number of its failed saves and the kernel's messages, and report it to the
         leader.
         """
+        report = replace(report, after=self._seconds(), sent=report.sent or self.signal)
         self.running.discard(report.rank)
         self.started = self.started.without(report.rank)
         self._look_at_folders()  # before the exit is reported, because a lost folder may be its cause
@@ -337,13 +342,19 @@ class Ranks:
                     self.offer.look()
                 report = replace(report, **self._saves(report.code))
                 self._take_result()
-            if report.code == 0 and not report.stopped:
+            if report.code == 0 and not was_stopped(report):
                 self._mark_done()
         with self._going_on("a GPU's error"):
             if report.code != 0 and gpu_error_of(report) is not None:
                 report = replace(report, kernel=tuple(newest_gpu_faults()))
         self.events.write(converted(report, events.RankExit))
         self.tell(replace(report, left=len(self.running)))
+
+    def _seconds(self) -> float:
+        """Return the seconds since this node was ordered to start the ranks. The nodes get the order at about the same
+        time, so the ends of ranks on different nodes can be compared by them.
+        """
+        return round(time.monotonic() - self.began, 3)
 
     @contextlib.contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
@@ -478,13 +489,14 @@ class Ranks:
         self.reap_orphans()
         for rank in sorted(self.running):  # ranks that exited with 0 and that the launcher had no time to report
             if self.orphaned.get(rank) == 0 and not self.told_to_stop:
-                self._note_end(messages.RankEnded(self.attempt, rank, 0, stopped=False))
-        name = name_of(-code) if code < 0 else None
+                self._note_end(messages.RankEnded(self.attempt, rank, 0))
+        name, kills = name_of(-code) if code < 0 else None, oom_kills() - self.oom_kills if is_oom else 0
         for rank in sorted(self.running):
-            error = RankError("LauncherLost", f"the launcher of this node {how}")
+            error = RankError(LOST_LAUNCHER, f"the launcher of this node {how}")
             ended = messages.RankEnded(
-                self.attempt, rank, code if code > 0 else None, name or "SIGKILL", error, report.tail, oom=is_oom
-            )
+                self.attempt, rank, code if code > 0 else None, name or "SIGKILL", error, report.tail,
+                after=self._seconds(), sent="SIGKILL" if self.is_overdue else "", oom_kills=kills,
+            )  # fmt: skip
             self.events.write(converted(ended, events.RankExit))
             self.tell(ended)
         self.running, self.started = set(), replace(self.started, pids={})

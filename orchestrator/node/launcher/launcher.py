@@ -24,7 +24,7 @@ from typing import Any
 from orchestrator.node.launcher.flight_recorder import ANSWER_SECONDS, ask_for_dumps, read_groups, remove_pipes
 from orchestrator.node.launcher.rank.argv import plan_ranks
 from orchestrator.node.launcher.rank.exec_hook import files_of
-from orchestrator.node.launcher.rank.exit_report import failure_report, lost_a_process
+from orchestrator.node.launcher.rank.exit_report import failure_report
 from orchestrator.node.launcher.rank.forked import RankStart, become_rank, run_rank
 from orchestrator.node.launcher.rank.log import RankLog
 from orchestrator.node.launcher.stacks import PATIENCE_SECONDS, SETTLE_SECONDS, Asked, ask, describe, ranks_below
@@ -35,7 +35,7 @@ from orchestrator.node.system.host import network_here
 from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
-from orchestrator.node.system.signals import STOP_SIGNALS, held_back, let_through
+from orchestrator.node.system.signals import STOP_SIGNALS, held_back, let_through, name_of
 from orchestrator.node.system.sockets import listen, port_of, reserve
 from orchestrator.protocol import messages
 from orchestrator.protocol.checkpoints.checksum import installed
@@ -86,7 +86,7 @@ class Launcher:
     recorders: list[int] = field(default_factory=list)  # the ranks whose flight recorder was requested to write a dump
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)  # the process groups in the dumps that have arrived
     missing: str = ""  # a module that all ranks need and that this interpreter lacks
-    oom_kills: int = field(default_factory=oom_kills)
+    oom_kills: int = field(default_factory=oom_kills)  # before this attempt
     attempt: int = 0
     folder: str = ""  # the attempt's folder
     members: range = range(0)  # the ranks of this node
@@ -441,21 +441,13 @@ class Launcher:
         assert status is not None
         code = os.waitstatus_to_exitcode(status)
         end = failure_report(start, code, masker(secret_values(self.task.secrets, self.task.env)))
-        is_killed = end.signal == "SIGKILL"
-        worker_killed, is_oom, missing = not is_killed and lost_a_process(end), False, None
-        if (is_killed or worker_killed) and (count := oom_kills()) > self.oom_kills:
-            is_oom = True
-            self.oom_kills = count  # one kill explains the end of only one rank
+        missing = None
         if code > 0 and "No module named" in (words := _last_words(end)):
             from orchestrator.node.launcher.rank.missing_module import missing_module
 
             missing = missing_module(words)
-        # If a rank was sent TERM and then died of KILL, somebody else may have killed it before it got the TERM.
-        stopped = process.sent == signal.SIGKILL or (process.sent != 0 and not is_killed)
-        end = replace(
-            end, worker_killed=worker_killed, oom=is_oom, missing=missing, log_bytes_lost=process.log.lost,
-            stopped=stopped,
-        )  # fmt: skip
+        sent, kills = name_of(process.sent) if process.sent else "", oom_kills() - self.oom_kills
+        end = replace(end, sent=sent, oom_kills=max(0, kills), missing=missing, log_bytes_lost=process.log.lost)
         self.report(converted(end, messages.RankEnded, attempt=self.attempt))
 
 

@@ -1,15 +1,18 @@
-"""Properties of each verdict: no order of arrival matters, a success is final, the earliest own failure counts."""
+"""Properties of each verdict: no order of arrival matters, and a success is final."""
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.outcome.ends import Blame, blame_of
 from orchestrator.outcome.gang import EndedAttempt, culprit_of, end_of
 from orchestrator.outcome.verdict import Cause, Outcome
-from orchestrator.protocol.rank_reports import Culprit
+from orchestrator.protocol.rank_reports import Culprit, RankError
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import HandleStatus
 from orchestrator.supervisor.decide import Finish, decide
@@ -19,7 +22,7 @@ from tests.unit.runs.test_last_moments import BUDGET, LAST, NODES, event
 
 Event = dict[str, Any]
 GONE = dict.fromkeys(range(NODES), False)
-CULPRIT = {"rank": 2, "node": 1, "host": "n1", "code": 1, "signal": None, "victim": False, "after_stop": False}
+CULPRIT = {"rank": 2, "node": 1, "host": "n1", "code": 1, "signal": None}
 
 # What can be recorded after the ranks of an attempt have started, by whom: None is the submitting machine.
 LATER: dict[int | None, list[Event]] = {
@@ -88,25 +91,69 @@ def test_a_success_is_never_followed_by_a_start(later: dict[int | None, list[Eve
     assert finish.verdict.outcome is Outcome.SUCCEEDED
 
 
-EXITS = st.builds(
-    lambda rank, code, victim, after: Culprit(
-        rank, code, victim=victim and code not in (0, 95), node=rank // 2, after_stop=after
+ERRORS = {
+    "own": RankError("ValueError", "boom"), "torch": RankError("RuntimeError", "Connection closed by peer"),
+    "socket": RankError("ConnectionResetError", "[Errno 104] Connection reset by peer"),
+    "launcher": RankError("LauncherLost", "the launcher of this node was killed by SIGKILL"),
+    "worker": RankError("RuntimeError", "Pin memory thread exited unexpectedly"),
+}  # fmt: skip
+ENDED_BY = st.sampled_from([
+    {"code": 0}, {"code": 95}, {"code": 93}, {"code": 17}, {"signal": "SIGKILL"}, {"signal": "SIGSEGV"},
+    {"signal": "SIGABRT", "finished": True}, {"signal": "SIGTERM"}, {"code": 0, "unsaved": "no room"},
+    *({"code": 1, "error": ERRORS[name]} for name in ("own", "torch", "socket", "worker")),
+    {"signal": "SIGABRT", "tail": ("Connection closed by peer",)}, {"signal": "SIGKILL", "error": ERRORS["launcher"]},
+    {"hang": True, "in_collective": True, "error": RankError("Hang", "it stood still")},
+])  # fmt: skip
+EXITS = st.lists(
+    st.builds(
+        lambda rank, how, after, sent, kills: Culprit(
+            rank, **how, node=rank // 2, after=after, sent=sent, oom_kills=kills
+        ),
+        st.integers(0, 5), ENDED_BY, st.sampled_from([0.0, 0.5, 1.25]), st.sampled_from(["", "", "SIGTERM", "SIGKILL"]),
+        st.integers(0, 1),
     ),
-    st.integers(0, 5), st.sampled_from([0, 0, 1, 2, 17, 93, 95]), st.booleans(), st.booleans(),
+    max_size=6, unique_by=lambda end: end.rank,
+)  # fmt: skip
+ATTEMPTS = st.builds(
+    lambda exits, lost, stopped, folders: EndedAttempt(
+        exits, ended_well=False, stopped=stopped, lost="node 3 (n3) was lost" if lost else "", lost_ranks=lost,
+        folders_lost=folders, retry={"infra": 2, "user_error": 1},
+    ),
+    EXITS, st.booleans(), st.sampled_from([Cause.NONE] * 3 + [Cause.PREEMPTED]), st.sampled_from(["", "", "node 1"]),
 )  # fmt: skip
 
 
-@given(st.lists(EXITS, max_size=8))
-def test_the_earliest_failure_that_is_a_ranks_own_is_the_culprit(exits: list[Culprit]) -> None:
-    own = [each for each in exits if each.code not in (0, 95) and not each.victim and not each.after_stop]
+@settings(max_examples=300)
+@given(ATTEMPTS, st.randoms())
+def test_no_order_of_ends_changes_the_verdict(attempt: EndedAttempt, chance: random.Random) -> None:
+    ends = list(attempt.exits)
+    chance.shuffle(ends)
+    assert end_of(replace(attempt, exits=ends)) == end_of(attempt)
+
+
+@given(EXITS)
+def test_whoever_was_killed_is_to_blame_before_whoever_failed(exits: list[Culprit]) -> None:
     found = culprit_of(exits)
-    if own:
-        assert found == own[0]
-    failed = any(each.code not in (0, 95) for each in exits)
-    assert (found is not None) == failed
+    failed = [each for each in exits if each.code not in (0, 95)]
+    assert (found is not None) == bool(failed)
+    for blame in (Blame.NO_RETRY, Blame.KILLED, Blame.FAILED):
+        first = min(
+            (each for each in failed if blame_of(each) is blame), key=lambda end: (end.after, end.rank), default=None
+        )
+        if first is not None:
+            assert found == first
+            return
 
 
-@given(st.lists(EXITS, max_size=8), st.sampled_from(list(Cause)), st.sampled_from(["", "node 1 (n1) was lost"]))
+@given(ATTEMPTS)
+def test_a_lost_node_is_to_blame_unless_a_rank_rules_out_another_start(attempt: EndedAttempt) -> None:
+    end = end_of(attempt)
+    if attempt.lost_ranks and attempt.stopped is Cause.NONE:
+        assert end.cause in (Cause.INFRA, Cause.NO_RETRY, Cause.CHECKPOINT)
+        assert end.reason == attempt.lost
+
+
+@given(EXITS, st.sampled_from(list(Cause)), st.sampled_from(["", "node 1 (n1) was lost"]))
 def test_no_attempt_follows_one_whose_ranks_all_ended_well(exits: list[Culprit], stopped: Cause, lost: str) -> None:
     end = end_of(
         EndedAttempt(exits, ended_well=True, stopped=stopped, lost=lost, retry={"infra": None, "user_error": None})
@@ -114,7 +161,7 @@ def test_no_attempt_follows_one_whose_ranks_all_ended_well(exits: list[Culprit],
     assert (end.outcome, end.again) == (Outcome.SUCCEEDED, False)
 
 
-@given(st.lists(EXITS, max_size=8), st.integers(0, 4))
+@given(EXITS, st.integers(0, 4))
 def test_another_attempt_has_a_budget_that_allows_it(exits: list[Culprit], used: int) -> None:
     end = end_of(EndedAttempt(exits, ended_well=False, retry={"infra": 2}, restarts=("infra",) * used))
     assert not end.again or (end.cause is Cause.INFRA and used < 2 and end.culprit is not None)

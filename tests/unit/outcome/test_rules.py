@@ -77,7 +77,7 @@ def test_each_event_that_can_be_written_is_evidence_or_is_named_as_none() -> Non
             {"code": 1, "error": {"type": "RuntimeError", "message": "CUDA error: uncorrectable ECC error"}},
             Party.MACHINE,
         ),
-        ({"code": 1, "victim": True, "error": {"type": "RuntimeError", "message": "Connection closed"}}, Party.NODE),
+        ({"code": 1, "error": {"type": "RuntimeError", "message": "Connection closed by peer"}}, Party.NODE),
         ({"signal": "SIGKILL", "error": {"type": "LauncherLost", "message": "killed by SIGKILL"}}, Party.NODE),
     ],
 )

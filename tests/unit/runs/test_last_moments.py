@@ -34,7 +34,7 @@ def event(kind: str, node: int | None = None, **values: Any) -> Event:
 
 
 def exited(rank: int, **how: Any) -> Event:
-    values = {"code": 0, "signal": None, "attempt": 0, "stopped": False, **how}
+    values = {"code": 0, "signal": None, "attempt": 0, **how}
     return event("rank_exit", rank // 2, rank=rank, **values)
 
 
@@ -219,15 +219,8 @@ NOT_WELL = {
     "a rank has failed": [*(each for each in LAST if each != exited(4)), exited(4, code=1)],
     "a rank was killed": [*(each for each in LAST if each != exited(4)), exited(4, code=None, signal="SIGKILL")],
     "a launcher was lost": [*(each for each in LAST if each != exited(4)), exited(4, signal="SIGKILL")],
-    "orch had stopped a rank": [*(each for each in LAST if each != exited(4)), exited(4, stopped=True)],
-    "a signal came before an exit": [*LAST_BUT_RANK_0, event("signal", 0, name="SIGTERM", cancelled=False), exited(0)],
-    "a signal came before a node's only exit": [
-        *RUNNING,
-        *(exited(rank) for rank in (3, 4, 2, 5)),
-        event("signal", 0, name="SIGTERM", cancelled=False),
-        exited(1),
-        exited(0),
-    ],
+    "orch had stopped a rank": [*(each for each in LAST if each != exited(4)), exited(4, sent="SIGTERM")],
+    "a signal came before an exit": [*LAST_BUT_RANK_0, exited(0, sent="SIGUSR2")],
     "the last checkpoint is on no disk": [*LAST_BUT_RANK_0, exited(0, unsaved="EIO")],
     "the exits are of another attempt": [*LAST, event("go", 0, attempt=1, world_size=6)],
     "a node's start is not recorded": [each for each in LAST if each != STARTED_1],

@@ -27,10 +27,12 @@ RECORD = {
 }  # fmt: skip
 ALIVE, GONE = {0: True, 1: True}, {0: False, 1: False}
 CULPRIT = {
-    "rank": 2, "node": 1, "host": "b", "code": 1, "signal": None, "after_stop": False, "victim": False,
+    "rank": 2, "node": 1, "host": "b", "code": 1, "signal": None,
     "error": {"type": "ValueError", "message": "boom\nand more", "traceback": "Traceback ...\nValueError: boom"},
     "tail": ["step 1", "ValueError: boom"],
 }  # fmt: skip
+
+WORKER_KILLED = {"type": "RuntimeError", "message": "Pin memory thread exited unexpectedly"}
 
 
 def event(kind: str, node: int | None = None, **values: Any) -> dict[str, Any]:
@@ -197,8 +199,8 @@ def test_the_culprit_is_named_with_its_last_words() -> None:
         ({"code": None, "signal": "SIGKILL", "error": None}, "ended with SIGKILL", "ran out of memory"),
         ({"code": 17, "error": None}, "ended with exit code 17", ""),
         ({"code": 127, "error": None}, "ended with exit code 127", "not found"),
-        ({"worker_killed": True}, "ValueError: boom", "num_workers"),
-        ({"worker_killed": True, "oom": True}, "boom; the kernel killed a process of this rank's", "memory was short"),
+        ({"error": WORKER_KILLED}, "RuntimeError: Pin memory", "num_workers"),
+        ({"error": WORKER_KILLED, "oom_kills": 1}, "; the kernel killed a process of this rank", "memory was short"),
         ({"lacks": "the module timm is missing on n1"}, "boom; the module timm is missing on n1", "orch doctor -p "),
         ({"error": {"type": "ValueError", "message": None}}, "exit code 1: ValueError: None", ""),
         (

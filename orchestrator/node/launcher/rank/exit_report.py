@@ -1,6 +1,4 @@
-"""Reports how a rank ended: its exit code or signal, traceback and last lines, and whether another rank's failure
-caused its end.
-"""
+"""Reports how a rank ended: its exit code or signal, traceback and last lines."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -30,29 +27,6 @@ MESSAGE_CHARS = 2_000
 TRACEBACK_CHARS = 8_000
 _TRACEBACK = "Traceback (most recent call last):"
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # torch's excepthook writes this prefix at the beginning of every line
-# The types of exceptions that torch raises if a peer has ended. A program's own sockets raise other types with the same
-# messages.
-_TORCH_ERRORS = re.compile(r"(RuntimeError|(torch\.distributed\.)?Dist\w*Error|\S*SignalException)")
-# Messages of torch on a rank whose peer has ended before this rank.
-_VICTIM = re.compile(
-    r"connection closed by peer|connection reset by peer|broken pipe|NCCL.{0,80}(abort|remote)"
-    r"|ncclRemoteError|Socket closed|connection was likely closed|recvBytes|DistNetworkError"
-    r"|DistStoreError|Timed out waiting .{0,40}(send|recv)|store.{0,40}(closed|reset)"
-    r"|peer .{0,40}(exited|terminated|closed)|remote process exited|SignalException: Process \d+ got signal: 15",
-    re.IGNORECASE,
-)
-
-# Messages about a killed worker, from torch's DataLoader, torch.multiprocessing, concurrent.futures, loky, datasets,
-# subprocess and torchrun.
-_WORKER_KILLED = re.compile(
-    r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed by signal: Killed|exited unexpectedly)"
-    r"|Pin memory thread exited unexpectedly"
-    r"|process \d+ terminated with signal SIGKILL"
-    r"|process in the process pool was terminated abruptly|child process terminated abruptly, the process pool"
-    r"|worker process managed by the executor was unexpectedly terminated"
-    r"|subprocesses has abruptly died during map operation"
-    r"|died with <Signals\.SIGKILL: 9>|Signal 9 \(SIGKILL\) received by PID"
-)
 
 
 def failure_report(start: RankStart, code: int, masked: Masker = str) -> RankEnd:
@@ -74,43 +48,14 @@ def _with_last_words(end: RankEnd, start: RankStart, code: int, masked: Masker) 
     tail = tuple(lines[-TAIL_LINES:])
     failed, error = _first_error(start, masked)
     error = error or _traceback_in(lines, killed=code in (-signal.SIGKILL, -signal.SIGTERM))
-    # NCCL's watchdog and gloo's threads abort a rank whose peer has ended. Other signals are not caused by a peer's
-    # end.
-    if code > 0:
-        victim = looks_like_victim(error, tail[-5:])
-    else:
-        # All last lines are searched, because a native stack follows torch's message.
-        victim = end.signal == "SIGABRT" and looks_like_victim(error, tail)
     finished = code < 0 and error is None and os.path.exists(ended_file(start.error_file))
     return replace(
         end,
         tail=tail,
         error=error,
-        victim=victim,
         finished=finished,
         failed_rank=None if failed == start.rank else failed,
     )
-
-
-def lost_a_process(end: RankEnd) -> bool:
-    """Return whether the rank failed because SIGKILL had ended one of its child processes, such as a data loader's
-    worker.
-    """
-    words = [f"{end.error.type}: {end.error.message}"] if end.error is not None else end.tail
-    return _WORKER_KILLED.search("\n".join(words)) is not None
-
-
-def looks_like_victim(error: RankError | None, tail: Sequence[str]) -> bool:
-    """Return whether the rank's error only shows that another rank has ended.
-
-    An exception counts only if its type is one that torch raises, because a program's own sockets may produce the same
-    error messages.
-    """
-    if error is None:
-        return _VICTIM.search("\n".join(tail)) is not None
-    if _TORCH_ERRORS.fullmatch(str(error.type)) is None:
-        return False
-    return _VICTIM.search(f"{error.type}: {error.message}") is not None
 
 
 def last_lines(path: str, masked: Masker = str) -> list[str]:

@@ -23,10 +23,12 @@ from orchestrator.protocol.typed import read
 from tests.events import by_name
 
 GLOO = {"type": "RuntimeError", "message": "[pair.cc:537] Connection closed by peer [127.0.0.1]:1234"}
-VICTIM = {"code": 1, "signal": None, "victim": True, "error": GLOO, "tail": []}
-OWN = {"code": 1, "signal": None, "victim": False, "error": {"type": "ValueError", "message": "boom"}, "tail": []}
-KILLED = {"code": None, "signal": "SIGKILL", "victim": False, "error": None, "tail": []}
+VICTIM = {"code": 1, "signal": None, "error": GLOO, "tail": []}
+OWN = {"code": 1, "signal": None, "error": {"type": "ValueError", "message": "boom"}, "tail": []}
+KILLED = {"code": None, "signal": "SIGKILL", "error": None, "tail": []}
 FINE = {"code": 0, "signal": None}
+HUNG = {"error": {"type": "Hang", "message": "a rank stood still"}}
+WORKER_KILLED = {**OWN, "error": {"type": "RuntimeError", "message": "Pin memory thread exited unexpectedly"}}
 
 
 class Gang:
@@ -77,7 +79,8 @@ class Gang:
         assert self.leader.phase == "running"
 
     def exit(self, rank: int, how: dict[str, Any], nproc: int = 2) -> None:
-        self.say(rank // nproc, "exit", rank=rank, attempt=self.leader.attempt, **how)
+        after = round(self.now - self.leader.current.began, 3) + len(self.leader.current.exits) / 1000
+        self.say(rank // nproc, "exit", rank=rank, attempt=self.leader.attempt, **{"after": after, **how})
 
     def idle(self) -> None:
         self.everyone("idle", attempt=self.leader.attempt)
@@ -125,7 +128,7 @@ def test_one_node_is_prepared_as_soon_as_it_has_joined() -> None:
 def test_a_run_whose_last_checkpoint_is_on_no_disk_has_failed_and_is_not_started_again(code: int) -> None:
     gang = Gang(retry={"user_error": 3, "infra": 3})
     gang.run()
-    gang.exit(0, {"code": code, "signal": None, "victim": False, "saves": 2, "saves_failed": 2, "unsaved": "EIO"})
+    gang.exit(0, {"code": code, "signal": None, "saves": 2, "saves_failed": 2, "unsaved": "EIO"})
     for rank in (1, 2, 3):
         gang.exit(rank, FINE)
     gang.idle()
@@ -302,8 +305,8 @@ def test_the_first_real_failure_stops_the_others() -> None:
     gang.run()
     gang.exit(2, OWN)
     assert [node for node, _ in gang.told("stop")] == [0, 1]
-    gang.exit(3, KILLED)  # by our own stop
-    gang.exit(0, {**OWN, "error": {"type": "SystemExit", "message": ""}})
+    gang.exit(3, {**KILLED, "sent": "SIGKILL"})  # by our own stop
+    gang.exit(0, {**OWN, "error": {"type": "SystemExit", "message": ""}, "sent": "SIGTERM"})
     gang.idle()
     (failed,) = gang.recorded("attempt_failed")
     assert (failed["culprit"]["rank"], failed["culprit"]["node"], failed["culprit"]["host"]) == (2, 1, "n1")
@@ -340,13 +343,13 @@ def test_checkpoints_that_a_spare_may_have_to_read_are_hashed_with_sha256() -> N
     assert [message["checksum"] for _, message in gang.told("go")] == ["sha256"] * 2
 
 
-@pytest.mark.parametrize(("stopped", "culprit"), [(False, 2), (True, 0)])
-def test_a_kill_that_is_heard_of_late_is_told_apart_from_our_own(stopped: bool, culprit: int) -> None:
+@pytest.mark.parametrize(("sent", "culprit"), [("", 2), ("SIGTERM", 2), ("SIGKILL", 0)])
+def test_a_kill_that_is_heard_of_late_is_told_apart_from_our_own(sent: str, culprit: int) -> None:
     gang = Gang(retry={})
     gang.run()
     gang.exit(0, VICTIM)
     gang.pass_time(SETTLE_SECONDS + 0.5)
-    gang.exit(2, {**KILLED, "stopped": stopped})
+    gang.exit(2, {**KILLED, "sent": sent})
     gang.idle()
     assert gang.recorded("attempt_failed")[0]["culprit"]["rank"] == culprit
 
@@ -375,7 +378,7 @@ def test_a_rank_that_leaves_with_0_while_others_wait_for_it_is_to_blame(order: l
         gang.exit(rank, how)
     gang.pass_time(SETTLE_SECONDS + 1)
     for rank in (1, 2):
-        gang.exit(rank, {**KILLED, "stopped": True})
+        gang.exit(rank, {**KILLED, "sent": "SIGKILL"})
     gang.idle()
     (failed,) = gang.recorded("attempt_failed")
     culprit = failed["culprit"]
@@ -388,17 +391,16 @@ def test_a_rank_that_leaves_with_0_while_others_wait_for_it_is_to_blame(order: l
     ("leaver", "failure", "blamed"),
     [
         ({}, {**VICTIM, "rank": 0}, 1),
-        ({}, {**VICTIM, "rank": 0, "victim": False, "hang": True, "in_collective": True}, 1),
-        ({}, {**VICTIM, "rank": 0, "victim": False, "hang": True, "in_collective": False}, 0),  # it waits for nobody
+        ({}, {**HUNG, "rank": 0, "hang": True, "in_collective": True}, 1),
+        ({}, {**HUNG, "rank": 0, "hang": True, "in_collective": False}, 0),  # it waits for nobody
         ({}, {**OWN, "rank": 0}, 0),
         ({}, {**KILLED, "rank": 0}, 0),
-        ({"stopped": True}, {**VICTIM, "rank": 0}, 0),  # orch had asked it to
-        ({"after_stop": True}, {**VICTIM, "rank": 0}, 0),
+        ({"sent": "SIGTERM"}, {**VICTIM, "rank": 0}, 0),  # orch had asked it to
         ({"code": 95}, {**VICTIM, "rank": 0}, 0),
     ],
 )
 def test_whom_a_rank_that_ended_with_0_stands_for(leaver: dict, failure: dict, blamed: int) -> None:
-    exits = [{**FINE, "rank": 1, "after_stop": False, **leaver}, {"after_stop": False, **failure}]
+    exits = [{**FINE, "rank": 1, **leaver}, failure]
     for order in (exits, exits[::-1]):
         culprit = culprit_of([read(Culprit, end) for end in order])
         assert culprit is not None
@@ -411,15 +413,15 @@ def test_a_rank_that_left_is_not_blamed_for_a_lost_node() -> None:
     gang.exit(0, {**FINE, "left": 1})
     gang.exit(2, VICTIM)
     gang.leader.left(2, "its agent closed the connection", gang.now)
-    gang.exit(1, {**KILLED, "left": 0, "stopped": True})
-    gang.exit(3, {**KILLED, "left": 0, "stopped": True})
+    gang.exit(1, {**KILLED, "left": 0, "sent": "SIGKILL"})
+    gang.exit(3, {**KILLED, "left": 0, "sent": "SIGKILL"})
     for node in (0, 1):
         gang.say(node, "idle", attempt=0)
     assert (gang.end["cause"], gang.end["reason"]) == ("infra", "node 2 (n2) was lost: its agent closed the connection")
 
 
 def test_ranks_that_we_killed_are_not_blamed_for_it() -> None:
-    exits = [{**VICTIM, "rank": 0, "after_stop": False}, {**KILLED, "rank": 1, "after_stop": True}]
+    exits = [{**VICTIM, "rank": 0}, {**KILLED, "rank": 1, "sent": "SIGKILL"}]
     culprit = culprit_of([read(Culprit, end) for end in exits])
     assert culprit is not None
     assert culprit.rank == 0
@@ -428,8 +430,8 @@ def test_ranks_that_we_killed_are_not_blamed_for_it() -> None:
 @pytest.mark.parametrize(
     ("others", "at_exit", "blamed", "cause"),
     [
-        ([FINE, {**KILLED, "signal": "SIGTERM", "finished": True, "stopped": True}], True, 1, "no_retry"),
-        ([FINE, {**KILLED, "stopped": True, "after_stop": True}], False, 1, "infra"),  # it may not have saved all
+        ([FINE, {**KILLED, "signal": "SIGTERM", "finished": True, "sent": "SIGTERM"}], True, 1, "no_retry"),
+        ([FINE, {**KILLED, "sent": "SIGKILL"}], False, 1, "infra"),  # it may not have saved all
         ([FINE, OWN], False, 3, "user_error"),
         ([FINE, VICTIM], False, 1, "infra"),
     ],
@@ -439,7 +441,7 @@ def test_a_death_after_all_programs_had_ended_is_not_repaired_by_another_start(
 ) -> None:
     aborted = {"rank": 1, "signal": "SIGABRT", "finished": True}
     ends = [aborted, *({**each, "rank": rank} for rank, each in enumerate(others, 2))]
-    culprit = culprit_of([read(Culprit, {"after_stop": False, **end}) for end in ends])
+    culprit = culprit_of([read(Culprit, end) for end in ends])
     assert culprit is not None
     assert (culprit.at_exit, culprit.rank, cause_of(culprit)) == (at_exit, blamed, cause)
 
@@ -447,7 +449,7 @@ def test_a_death_after_all_programs_had_ended_is_not_repaired_by_another_start(
 def test_a_rank_that_dies_after_its_program_had_ended_stops_no_other() -> None:
     gang = Gang(retry={"infra": 3})
     gang.run()
-    gang.exit(0, {"signal": "SIGABRT", "finished": True, "stopped": False, "left": 1})
+    gang.exit(0, {"signal": "SIGABRT", "finished": True, "left": 1})
     assert not gang.told("stop")
     for rank, left in ((1, 0), (2, 1), (3, 0)):
         gang.exit(rank, {**FINE, "left": left})
@@ -469,8 +471,8 @@ def test_nobody_is_blamed_for_ranks_that_ended_well_or_ask_to_be_started_again()
         ({"code": 93, "error": OWN["error"]}, "no_retry"),
         ({"signal": "SIGABRT", "error": OWN["error"]}, "user_error"),  # died while tearing down after an exception
         ({"signal": "SIGKILL", "error": {"type": "LauncherLost"}}, "infra"),
-        ({**OWN, "worker_killed": True}, "user_error"),
-        ({**OWN, "worker_killed": True, "oom": True}, "infra"),  # the kernel killed a DataLoader's worker
+        (WORKER_KILLED, "user_error"),
+        ({**WORKER_KILLED, "oom_kills": 1}, "infra"),  # the kernel killed a DataLoader's worker
         (VICTIM, "infra"),  # blamed only where nobody else failed: then it was the network
     ],
 )
@@ -535,7 +537,7 @@ def test_an_error_of_the_program_is_not_started_again_by_default() -> None:
 def test_exit_93_is_never_started_again() -> None:
     gang = Gang(retry={"user_error": None, "infra": None, "no_retry": 5})
     gang.run()
-    gang.fail({"code": 93, "signal": None, "victim": False})
+    gang.fail({"code": 93, "signal": None})
     assert (gang.recorded("restart"), gang.end["cause"]) == ([], "no_retry")
 
 
@@ -793,7 +795,7 @@ def test_a_signal_after_the_last_exit_takes_nothing_back(cancelled: bool) -> Non
     gang = Gang(time_limit=60)
     gang.run()
     for rank in range(4):
-        gang.exit(rank, {**FINE, "left": 1 - rank % 2, "stopped": False})
+        gang.exit(rank, {**FINE, "left": 1 - rank % 2})
     gang.say(1, "signal", name="SIGTERM", cancelled=cancelled)
     gang.pass_time(100.0)
     gang.idle()
@@ -806,7 +808,7 @@ def test_ranks_that_exit_with_0_because_they_were_stopped_have_not_succeeded() -
     gang.run()
     gang.say(1, "signal", name="SIGTERM", cancelled=False)
     for rank in range(4):
-        gang.exit(rank, {**FINE, "left": 1 - rank % 2, "stopped": True})
+        gang.exit(rank, {**FINE, "left": 1 - rank % 2, "sent": "SIGTERM"})
     gang.idle()
     assert gang.end["outcome"] == "preempted"
 

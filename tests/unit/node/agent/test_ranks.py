@@ -48,7 +48,7 @@ def test_the_gang_and_the_record_hear_no_secret(tmp_path: Path) -> None:
     ranks = ranks_of(tmp_path, told, secrets=secrets, env=env)
     words = "kept-word canary-secret canary-token"
     error = {"type": "E", "message": words, "traceback": words}
-    ended = {"rank": 1, "code": 1, "signal": None, "tail": [words], "error": error, "victim": False, "attempt": 0}
+    ended = {"rank": 1, "code": 1, "signal": None, "tail": [words], "error": error, "attempt": 0}
     said = [
         read(RankEnded, ended), Imported(0, failed=words), Trouble(words), LauncherGone(1, (words,)),
     ]  # fmt: skip

@@ -13,24 +13,15 @@ from hypothesis import strategies as st
 
 from orchestrator.node.agent import channel
 from orchestrator.node.launcher.rank import exit_report
-from orchestrator.node.launcher.rank.exit_report import (
-    failure_report,
-    last_lines,
-    looks_like_victim,
-    lost_a_process,
-)
+from orchestrator.node.launcher.rank.exit_report import failure_report, last_lines
 from orchestrator.node.launcher.rank.forked import RankStart
+from orchestrator.outcome.ends import is_victim
 from orchestrator.outcome.sentences import memory_in_words
 from orchestrator.protocol.masking import masker
 from orchestrator.protocol.rank_reports import RankEnd, RankError
 from orchestrator.protocol.typed import to_json
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:54321"
-NCCL = (
-    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3690, remote process exited or there "
-    "was a network error, NCCL version 2.27.5\nncclRemoteError: A call failed possibly due to a network error or a "
-    "remote process exiting prematurely.\nLast error:\nNET/Socket: Connection closed by remote peer"
-)
 WATCHDOG = """\
 [rank1]:[E ProcessGroupNCCL.cpp:2057] [PG ID 0 Rank 1] Process group watchdog thread terminated with exception: \
 NCCL error: remote process exited or there was a network error, NCCL version 2.27.5
@@ -54,29 +45,6 @@ Root Cause (first observed failure):
 TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n    main()\n'
 
 
-@pytest.mark.parametrize(
-    ("kind", "message", "expected"),
-    [
-        ("RuntimeError", "DataLoader worker (pid 812) is killed by signal: Killed. ", True),
-        ("RuntimeError", "DataLoader worker (pid(s) 812, 813) exited unexpectedly", True),
-        ("RuntimeError", "Pin memory thread exited unexpectedly", True),
-        (
-            "concurrent.futures.process.BrokenProcessPool",
-            "A process in the process pool was terminated abruptly while the future was running or pending.",
-            True,
-        ),
-        ("torch.multiprocessing.spawn.ProcessExitedException", "process 1 terminated with signal SIGKILL", True),
-        ("RuntimeError", "DataLoader worker (pid 812) is killed by signal: Bus error. ", False),
-        ("RuntimeError", "boom", False),
-    ],
-)
-def test_a_process_of_the_rank_that_was_killed_is_known_by_the_ranks_error(
-    kind: str, message: str, expected: bool
-) -> None:
-    assert lost_a_process(RankEnd(1, error=RankError(kind, message))) is expected
-    assert lost_a_process(RankEnd(1, tail=("...", f"{kind}: {message}"))) is expected
-
-
 def rank_in(folder: Path) -> RankStart:
     files = {"error_file": f"{folder}/error_1.json", "stack_file": f"{folder}/stacks_1.txt"}
     return RankStart(rank=1, kind="script", target="t.py", args=(), environment={}, cwd="/", **files)
@@ -95,44 +63,6 @@ def report(start: RankStart, code: int, log: str = "", error: object = None) -> 
     return failure_report(start, code)
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("RuntimeError", GLOO),
-        ("RuntimeError", "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection reset by peer [::1]:4"),
-        ("RuntimeError", "[..] writev [127.0.0.1]:5: Broken pipe"),
-        ("DistBackendError", NCCL),
-        ("torch.distributed.DistBackendError", NCCL),
-        ("torch.distributed.DistNetworkError", "failed to recv, got 0 bytes"),
-        ("DistStoreError", "Timed out after 301 seconds waiting for clients. 2/4 clients joined."),
-        ("DistNetworkError", "The client socket has failed to connect; the connection was likely closed"),
-        ("torch.distributed.elastic.multiprocessing.api.SignalException", "Process 77 got signal: 15"),
-    ],
-)
-def test_a_rank_whose_peer_went_away_is_a_victim(kind: str, message: str) -> None:
-    assert looks_like_victim(RankError(kind, message), [])
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("ValueError", "boom"),
-        ("ValueError", "Connection closed by peer"),
-        ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB."),
-        ("RuntimeError", "CUDA error: device-side assert triggered"),
-        ("RuntimeError", "DataLoader worker (pid(s) 812) exited unexpectedly"),
-        ("orchestrator.training.errors.DataError", "Sample 20 of the training data can't be read on rank 1: EOFError"),
-        ("requests.exceptions.ConnectionError", "('Connection aborted.', ConnectionResetError(104, 'reset by peer'))"),
-        ("ConnectionResetError", "[Errno 104] Connection reset by peer"),
-        ("BrokenPipeError", "[Errno 32] Broken pipe"),
-        ("urllib.error.URLError", "<urlopen error [Errno 104] Connection reset by peer>"),
-        ("KeyError", "'store closed'"),
-    ],
-)
-def test_a_programs_own_error_is_its_own(kind: str, message: str) -> None:
-    assert not looks_like_victim(RankError(kind, message), ["Connection closed by peer"])
-
-
 def test_a_rank_that_ended_well_tells_nothing(start: RankStart) -> None:
     assert report(start, 0, "a log") == RankEnd(1, 0)
 
@@ -143,7 +73,7 @@ def test_a_rank_that_ended_well_tells_nothing(start: RankStart) -> None:
 )
 def test_codes_and_signals(start: RankStart, code: int, number: int | None, name: str | None) -> None:
     found = report(start, code)
-    assert (found.code, found.signal, found.victim, found.error) == (number, name, False, None)
+    assert (found.code, found.signal, found.error) == (number, name, None)
 
 
 def test_a_traceback_is_read_from_the_log(start: RankStart) -> None:
@@ -161,7 +91,7 @@ def test_torchs_prefix_is_taken_off(start: RankStart) -> None:
     """Torch prints `[rank1]: ` before every line once a process group exists."""
     text = "".join(f"[rank1]: {line}\n" for line in f"{TRACEBACK}RuntimeError: {GLOO}".splitlines())
     found = report(start, 1, text)
-    assert (found.error.type, found.victim) == ("RuntimeError", True)
+    assert (found.error.type, is_victim(found)) == ("RuntimeError", True)
 
 
 def test_a_long_traceback_is_found_too(start: RankStart) -> None:
@@ -192,7 +122,7 @@ def test_torchelastics_error_file_is_understood(start: RankStart) -> None:
     info = {"py_callstack": f"{TRACEBACK}RuntimeError: {GLOO}", "timestamp": "1700000000"}
     found = report(start, 1, "", {"message": {"message": f"RuntimeError: {GLOO}", "extraInfo": info}})
     assert found.error == RankError("RuntimeError", GLOO, info["py_callstack"])
-    assert found.victim
+    assert is_victim(found)
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", "null", '"x"'])
@@ -206,15 +136,15 @@ def test_an_odd_error_file_does_not_hide_the_end(start: RankStart, odd: object) 
 
 
 def test_ncclss_watchdog_aborts_a_victim(start: RankStart) -> None:
-    assert report(start, -6, WATCHDOG).victim
-    assert not report(start, -6, "Assertion `t >= 0 && t < n_classes` failed.\n").victim
-    assert not report(start, -9, WATCHDOG).victim
+    assert is_victim(report(start, -6, WATCHDOG))
+    assert not is_victim(report(start, -6, "Assertion `t >= 0 && t < n_classes` failed.\n"))
+    assert not is_victim(report(start, -9, WATCHDOG))
 
 
 def test_words_from_long_before_the_end_make_no_victim(start: RankStart) -> None:
     log = "Connection reset by peer, trying again\n" + "".join(f"step {n}\n" for n in range(20))
-    assert not report(start, 17, log).victim
-    assert report(start, 1, f"step 1\n{GLOO}\n").victim
+    assert not is_victim(report(start, 17, log))
+    assert is_victim(report(start, 1, f"step 1\n{GLOO}\n"))
 
 
 def test_no_secret_is_in_a_report_and_no_half_of_one(start: RankStart) -> None:
@@ -293,7 +223,7 @@ def test_whatever_a_rank_leaves_its_end_is_told(start: RankStart, tmp_path: Path
         path.touch()
         os.truncate(path, 1 << 30)
     said = failure_report(start, 3)
-    assert (said.code, said.signal, said.victim, said.error) == (3, None, False, None)
+    assert (said.code, said.signal, said.error) == (3, None, None)
     assert "SECRET" not in json.dumps(to_json(said))
 
 
