@@ -324,6 +324,43 @@ def test_the_culprit_is_blamed_in_whatever_order_the_words_arrive(order: list[in
     assert gang.recorded("attempt_failed")[0]["culprit"]["rank"] == 1
 
 
+SOCKET = {**OWN, "error": {"type": "ConnectionResetError", "message": "[Errno 104] Connection reset by peer"}}
+LAUNCHER_LOST = {**KILLED, "error": {"type": "LauncherLost", "message": "the launcher of this node was killed"}}
+ENDS = st.sampled_from([OWN, KILLED, VICTIM, SOCKET, LAUNCHER_LOST, FINE, {"code": 93}, {"code": 95}, {"code": 17}])
+ENDS_OF_NODES = st.lists(st.tuples(ENDS, ENDS, st.booleans()), min_size=3, max_size=3)
+AFTER = st.lists(st.sampled_from([0.0, 0.1, 0.2]), min_size=6, max_size=6)
+
+
+def ended(ends: list[tuple[Any, Any, bool]], after: list[float], order: list[int]) -> list[dict[str, Any]]:
+    """What a leader decides on these ends of three nodes, the last of each the loss of its agent or its own last word.
+    Each node's reports arrive in its own order, and `order` says whose is next.
+    """
+    gang = Gang(nnodes=3, retry={"infra": 1, "user_error": 1})
+    gang.run()
+    said = dict.fromkeys(range(3), 0)
+    for node in order:
+        number, rank = said[node], 2 * node + said[node]
+        said[node] += 1
+        if number < 2:
+            gang.exit(rank, {**ends[node][number], "after": after[rank], "left": 1 - number})
+        elif node and ends[node][2]:
+            gang.leader.left(node, "its agent closed the connection", gang.now)
+        else:
+            gang.say(node, "idle", attempt=0)
+        gang.pass_time(0.15)
+    return [event for event in gang.events if event["kind"] in ("attempt_failed", "restart", "gang_ended")]
+
+
+@settings(max_examples=300)
+@given(ENDS_OF_NODES, AFTER, st.permutations([0, 1, 2] * 3), st.permutations([0, 1, 2] * 3))
+def test_the_leader_decides_the_same_in_whatever_order_ends_and_losses_arrive(
+    ends: list[Any], after: list[float], one: list[int], other: list[int]
+) -> None:
+    decided = ended(ends, after, one)
+    assert decided
+    assert decided == ended(ends, after, other)
+
+
 def test_a_culprit_that_speaks_after_the_settle_time_is_still_blamed() -> None:
     """It takes its time to die: its words come after the others have been stopped."""
     gang = Gang(retry={})
