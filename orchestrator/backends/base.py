@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -301,6 +301,10 @@ class Backend(ABC):
         """Pass the recorded cancel of each run on to every agent. If a run's job still waits, remove it from the
         scheduler's queue.
         """
+
+    def tell_losses(self, run: RunDir, nodes: Collection[int]) -> None:
+        """Tell the agents of the run's newest start that the agents of these nodes have died."""
+        raise NotImplementedError  # called only if no scheduler starts the agents
 
     @abstractmethod
     def clean_up(self, run: RunDir) -> list[NodeProof]:

@@ -11,7 +11,7 @@ _JOB = "|".join(FOLDERS)  # the folders of a scheduler's job
 
 # Patterns for the names of orch's own files in a run's folder. The run's program wrote all other files there.
 _OWN_ON_NODES = (
-    r"code\.baseline\.json|node\.pyz|submitit\.pyz|order\.json|shared|given|received\.json|cancel\.json|rank0\.done"
+    r"code\.baseline\.json|node\.pyz|submitit\.pyz|order\.json|shared|given|received\.json|(cancel|lost)\.json|rank0\.done"
     r"|metrics\.jsonl|result\.json|container|code\.[^/]*\.tmp"
     rf"|({_JOB})/([A-Za-z0-9_%-][A-Za-z0-9_.%-]*\.(log|pkl|sh)|\d+(_\d+)*_log\.(out|err)|again\.\d+)"
     r"|nodes/\d+/([a-z]+\.json|(agent|launcher)\.log|(events|samples|metrics)\.jsonl(\.1|\.reserve)?|start_\d+|attempt_\d+"
@@ -32,6 +32,11 @@ GIVEN = "given"  # folder of the checkpoint from which a run starts, and the fir
 def node_folder(run_dir: str, node_rank: int) -> str:
     """Return the folder that only this node's agent, launcher and ranks write to."""
     return f"{run_dir}/nodes/{node_rank}"
+
+
+def lost_file(run_dir: str) -> str:
+    """Return the file in which the submitting machine tells a node's agent which other agents have died."""
+    return f"{run_dir}/lost.json"
 
 
 def attempt_folder(node_dir: str, attempt: int) -> str:

@@ -126,6 +126,14 @@ class Again(Fields):
     node: Optional[Node] = None  # the node whose agent requested it
 
 
+class Losses(Fields):
+    """The nodes of a start whose agents have died. The submitting machine writes it to a file that the agents read."""
+
+    start: Optional[Count] = None
+    nodes: tuple[Node, ...] = ()
+    reason: str = "its agent vanished without a word"
+
+
 # -- orders
 
 

@@ -6,22 +6,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.looking.evidence import judged
+from orchestrator.looking.evidence import Evidence, judged
 from orchestrator.outcome.restart import Relaunch, newest_start, pending_start
-from orchestrator.outcome.verdict import Verdict
+from orchestrator.outcome.verdict import NodeStatus, Verdict
 from orchestrator.protocol.events import (
     AgentEnded,
     AgentStarted,
     Dropped,
     Event,
     FoundLost,
+    GangEnded,
     GaveUp,
+    LostNode,
     SignalReceived,
     SubmitFailed,
     of,
 )
 from orchestrator.runs.start_lock import has_started_all
-from orchestrator.runs.state import HandleStatus
+from orchestrator.runs.state import HandleStatus, RunState
 from orchestrator.supervisor.observe import Observation
 
 SAY_WHY: Final = (FoundLost, SubmitFailed, Dropped)  # after one of these events, no agent will report
@@ -52,6 +54,13 @@ class PassOnCancel:
 
 
 @dataclass(frozen=True)
+class TellLosses:
+    """The action that tells the agents of the run which other agents have died."""
+
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class StartAgents:
     """The action that starts the agents again. If `is_new` is True, it first records the new start. Otherwise it
     completes a recorded start that was interrupted.
@@ -71,7 +80,7 @@ class Finish:
     ended: float | None
 
 
-Action = RecordLost | Drop | CleanUp | PassOnCancel | StartAgents | Finish
+Action = RecordLost | Drop | CleanUp | PassOnCancel | TellLosses | StartAgents | Finish
 
 
 def decide(seen: Observation) -> tuple[Action, ...]:
@@ -88,7 +97,11 @@ def decide(seen: Observation) -> tuple[Action, ...]:
         return (StartAgents(after, is_new=True),)
     if state.verdict is not None:
         return (Finish(state.verdict, state.ended),)
-    told = (PassOnCancel(),) if seen.is_cancelled and not _was_passed_on(evidence.events) else ()
+    told: tuple[Action, ...] = ()
+    if seen.is_cancelled and not _was_passed_on(evidence.events):
+        told = (PassOnCancel(),)
+    if lost := _unnoticed_losses(evidence, state):
+        told = (*told, TellLosses(lost))
     if seen.wait is not None and seen.wait.is_unsatisfiable and not of(evidence.events, AgentStarted):
         return (*told, Drop(seen.wait.reason))
     if evidence.scheduler is None and seen.is_quiet and _is_over(evidence.events):  # a job may wait long for its start
@@ -116,6 +129,17 @@ def _who_is_missing(seen: Observation) -> str:
         return ""
     what = f"{started} of {nodes} agents" if started else "an agent"
     return f"orch submit ended before it had started {what}"
+
+
+def _unnoticed_losses(evidence: Evidence, state: RunState) -> tuple[int, ...]:
+    """Return the nodes whose agents have died, and whose loss the leader has not recorded. If the run has a scheduler,
+    the scheduler ends the other agents.
+    """
+    now = newest_start(evidence.events)
+    if evidence.scheduler is not None or of(now, GangEnded):
+        return ()
+    noticed = {event.lost for event in of(now, LostNode)}
+    return tuple(each.node for each in state.nodes if each.state is NodeStatus.LOST and each.node not in noticed)
 
 
 def _was_passed_on(events: Iterable[Event]) -> bool:

@@ -20,7 +20,17 @@ from orchestrator.runs.missing_files import explained
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir, check_own, retire, tidy
-from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOnCancel, RecordLost, StartAgents, decide
+from orchestrator.supervisor.decide import (
+    Action,
+    CleanUp,
+    Drop,
+    Finish,
+    PassOnCancel,
+    RecordLost,
+    StartAgents,
+    TellLosses,
+    decide,
+)
 from orchestrator.supervisor.observe import Observation, observe
 
 ROUNDS: Final = 4  # rounds in a pass; each observes the effects of the previous round
@@ -81,6 +91,8 @@ def act(root: Path, run: RunDir, backend: Backend, action: Action) -> Verdict | 
             backend.clean_up(run)
         case PassOnCancel():
             backend.cancel([run])
+        case TellLosses(nodes):
+            backend.tell_losses(run, nodes)
         case StartAgents(start, is_new):
             if is_new:  # the start is recorded before it begins
                 backend.clean_up(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ from orchestrator.node.agent.leader import FAILURE_GRACE, SETTLE_SECONDS
 from orchestrator.node.agent.leader_service import CLOSE_PATIENCE, LINGER_SECONDS, TICK_SECONDS
 from orchestrator.node.agent.presence import HEARTBEAT_SECONDS
 from orchestrator.protocol.gang import GANG_PORT_COUNT
+from orchestrator.protocol.layout import lost_file
 from tests.simulator.gang import KILLED, OWN, Gang
 from tests.simulator.network import Weather
 
@@ -126,6 +128,23 @@ async def a_rank_fails(gang: Gang) -> None:
     assert lost(gang) == set()
 
 
+async def an_agent_dies_before_it_joins(gang: Gang) -> None:
+    """The submitting machine finds an agent dead that never joined, and tells the others: they wait no longer."""
+    dead = gang.chance.randrange(gang.nodes)
+    gang.lose_power([dead])
+    if dead:
+        await gang.until_joined(gang.nodes - 1)
+    else:
+        await asyncio.sleep(5)
+    began = asyncio.get_running_loop().time()
+    Path(lost_file(gang.tasks[0].run_dir)).write_text(json.dumps({"start": 0, "nodes": [dead]}))
+    if dead:
+        await gang.until("gang_ended", outcome="failed", cause="infra")
+        assert gang.end["reason"] == f"node {dead} (n{dead + 1}) was lost: its agent vanished without a word"
+    await asyncio.wait([gang.running[node] for node in gang.live])
+    assert asyncio.get_running_loop().time() - began <= 2 * HEARTBEAT_SECONDS + TOLD_SECONDS + CLOSE_PATIENCE
+
+
 async def a_launcher_is_killed(gang: Gang) -> None:
     """A container ends: its launcher is blamed, in whatever order that and the ends of the others are heard of."""
     await gang.until("go")
@@ -215,7 +234,7 @@ def named(reason: str) -> set[int]:
 
 
 STORIES: tuple[Story, ...] = (
-    all_goes_well, node_0_comes_last, a_node_is_slow, a_node_never_comes,
+    all_goes_well, node_0_comes_last, a_node_is_slow, a_node_never_comes, an_agent_dies_before_it_joins,
     the_switch_of_node_0_starts_again_while_nodes_join, a_rank_fails, a_launcher_is_killed, nodes_lose_power,
     a_rack_loses_power_before_the_ranks_start, an_agent_is_killed, a_switch_starts_again,
 )  # fmt: skip

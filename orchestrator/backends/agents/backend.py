@@ -4,6 +4,7 @@ profiles is a subclass.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -16,6 +17,7 @@ from orchestrator.backends.hosts import on_all, on_each
 from orchestrator.backends.settings import AgentsSettings
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.node.system.processes import is_alive, wait_gone
+from orchestrator.protocol.layout import lost_file
 from orchestrator.runs.dependencies import awaited_places
 from orchestrator.transport.machine import LocalMachine, Machine, Machines, OnlyHere
 
@@ -127,6 +129,19 @@ class Agents(Backend):
             machine.call("cancel", run_dir=folder, node=node, cancel=recorded, agents=agents)
 
         self._on_machines(run, one)
+
+    def tell_losses(self, run: RunDir, nodes: Collection[int]) -> None:
+        """Write the losses into a file on each machine that can be reached. The agents read it."""
+        from orchestrator.protocol.messages import Losses
+        from orchestrator.protocol.typed import to_json
+
+        if (handle := read_handle(run)) is not None:
+            losses = json.dumps(to_json(Losses(handle.start, tuple(nodes)))).encode()
+
+            def one(_: int | None, machine: Machine, folder: str) -> None:
+                machine.call("write_file", losses, path=lost_file(folder))
+
+            self._on_machines(run, one, without=self.unreachable(run))
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
         """Kill all remaining processes of the run on every node, and take the run out of its queue. Return a result for

@@ -51,12 +51,12 @@ from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.checkpoints.formats import Format
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.gang import Hello
-from orchestrator.protocol.layout import node_folder, output_folder
+from orchestrator.protocol.layout import lost_file, node_folder, output_folder
 from orchestrator.protocol.places.devices import GIVEN, words_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json, read_object
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
-from orchestrator.protocol.typed import DamagedError, Handlers
+from orchestrator.protocol.typed import DamagedError, Handlers, read
 
 Message = dict[str, Any]
 _ORDERS = Handlers(messages.Order)
@@ -266,7 +266,21 @@ class Agent:
             silent = now - self.heard
             if silent > self.task.link_timeout:
                 await self._lose_leader(f"no heartbeat for {silent:.0f} s")
+        await self._hear_of_losses(now)
         self.ranks.look(now)
+
+    async def _hear_of_losses(self, now: float) -> None:
+        """Act on the deaths of other agents that the submitting machine has found. The gang does not notice the death
+        of an agent that has not joined, because there is no connection to it.
+        """
+        found = read_object(lost_file(self.task.run_dir), MOST_WORD)
+        if found is None or (losses := read(messages.Losses, found, lenient=True)).start != self.task.start:
+            return
+        for node in losses.nodes:
+            if self.lead is not None and node < self.task.nnodes:
+                self.lead.leader.left(node, losses.reason, now)
+            elif node == 0 and self.channel is None:
+                await self._lose_leader(losses.reason)
 
     async def _fail(self, reason: str) -> None:
         self._give_up(rules.LOST, reason)

@@ -105,6 +105,8 @@ class LeaderService:
     async def close(self) -> None:
         """Stop once the members have received the outcome and left, but at the latest after a time-out."""
         self.clock.cancel()
+        if len({*self.leader.roster.hellos, *self.leader.presence.lost}) == self.task.nnodes:
+            self.complete.set()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.complete.wait(), LINGER_SECONDS)
         if self.listener is not None:

@@ -15,7 +15,17 @@ from orchestrator.protocol.events import Event
 from orchestrator.runs.dependencies import Wait
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import HandleStatus, RunStatus
-from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOnCancel, RecordLost, StartAgents, decide
+from orchestrator.supervisor.decide import (
+    Action,
+    CleanUp,
+    Drop,
+    Finish,
+    PassOnCancel,
+    RecordLost,
+    StartAgents,
+    TellLosses,
+    decide,
+)
 from orchestrator.supervisor.observe import Observation
 from tests import events as made
 
@@ -99,6 +109,16 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     ("node 0 said nothing for long, but has not left", seen(*RUNNING, is_quiet=True), ()),
     ("nor when node 1 had given it up", seen(*RUNNING, LOST_0, alive={0: True, 1: False}, is_quiet=True), (CleanUp(),)),
     ("it may still say so", seen(*RUNNING, LOST_0, alive={0: True, 1: False}), ()),
+    # An agent that dies before it has joined.
+    ("no leader knows it", seen(event("submitted"), AGENTS[0], alive={0: True, 1: False}), (TellLosses((1,)),)),
+    ("it would have led", seen(event("submitted"), *AGENTS, alive={0: False, 1: True}), (TellLosses((0,)),)),
+    ("the leader knows it", seen(event("submitted"), AGENTS[0], event("lost_node", 0, lost=1),
+     alive={0: True, 1: False}), ()),
+    ("the gang has ended for it", seen(event("submitted"), AGENTS[0], LOST, alive={0: True, 1: False}), ()),
+    ("it was one of a further start", seen(*RUNNING, LOST, *LEFT, DECIDED, agents(1)[0], alive={0: True, 1: False},
+     relaunches=True), (TellLosses((1,)), StartAgents(replace(FIRST, step=None), is_new=False))),
+    ("its scheduler ends the others", seen(AGENTS[0], alive={0: True, 1: False}, scheduler=SchedulerStatus("active")),
+     ()),
     # A cancel whose command died.
     ("nobody told the agents", seen(*RUNNING, CANCEL, is_cancelled=True), (PassOnCancel(),)),
     ("they were sent another signal", seen(*RUNNING, CANCEL, event("signal", 0, cancelled=False),
