@@ -56,6 +56,18 @@ def assert_no_step_was_lost(lab: Lab, run: str) -> None:
     assert weights(lab, run) == weights_after(TOTAL)
 
 
+def test_an_agent_that_dies_before_it_has_joined_is_lost_as_any_other(lab: Lab) -> None:
+    """No connection tells the leader, and `limits.join` would be over after this test's patience."""
+    lab.control.ignore("n2", "n1")  # n2's agent can't join
+    run = lab.submit(lab.job("steps", STEPS, args=["10", PAUSE]), "--profile", lab.profile(hosts=["n1", "n2"]))
+    settled(lambda: lab.agents("n2"), "the agent on n2")
+    kill(lab.agents("n2"))
+    lab.control.ungate("n2")
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert [event["reason"] for event in lab.events(run, "lost_node")] == ["its agent vanished without a word"]
+    assert lab.status(run)["restarts"] == 1
+
+
 def test_a_cut_cable_is_named_and_the_run_goes_on_when_it_is_plugged_in_again(lab: Lab) -> None:
     lab.control.end_lost_connections("n2")
     run = training(lab)
