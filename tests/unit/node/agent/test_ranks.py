@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from orchestrator.node.agent.ranks import Ranks, resolve_launcher
 from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.system.event_log import EventLog, events_in
 from orchestrator.node.system.host import network_here
+from orchestrator.outcome.ends import Blame, blame_of
 from orchestrator.protocol.events import InContainer, of
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.messages import (
@@ -123,6 +125,34 @@ def test_ranks_whose_launcher_has_ended_have_failed_except_those_that_had_ended_
     asyncio.run(ranks.report(LauncherGone(0)))
     ends = {each.rank: (each.code, each.signal) for each in told if isinstance(each, RankEnded)}
     assert ends == {0: (None, "SIGKILL"), 1: (None, "SIGKILL") if told_to_stop else (0, None)}
+
+
+@pytest.mark.parametrize("is_overdue", [False, True])
+def test_a_lost_launcher_ended_by_a_stop_only_if_this_agent_killed_it(tmp_path: Path, is_overdue: bool) -> None:
+    told: list[Report] = []
+    ranks = ranks_of(tmp_path, told)
+    ranks.running, ranks.begun, ranks.told_to_stop = {0}, 0, True
+    if is_overdue:
+        ranks.stop_deadline = 10.0
+        ranks.look(11.0)
+    asyncio.run(ranks.report(LauncherGone(-9)))
+    (end,) = [each for each in told if isinstance(each, RankEnded)]
+    assert blame_of(end) is (Blame.STOPPED if is_overdue else Blame.KILLED)
+
+
+def test_an_end_after_a_signal_to_the_agent_is_reported_with_the_signal_and_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Report] = []
+    ranks = ranks_of(tmp_path, told)
+    ranks.began, ranks.signal = 10.0, "SIGUSR2"
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 12.5))
+    for rank, sent in ((0, ""), (1, "SIGTERM")):
+        asyncio.run(ranks.report(RankEnded(0, rank, 0, sent=sent)))
+    assert [(each.after, each.sent) for each in told if isinstance(each, RankEnded)] == [
+        (2.5, "SIGUSR2"), (2.5, "SIGTERM"),
+    ]  # fmt: skip
+    assert not (tmp_path / "rank0.done").exists()
 
 
 def test_the_container_of_a_launcher_is_recorded(tmp_path: Path) -> None:
