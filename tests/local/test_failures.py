@@ -18,6 +18,7 @@ from orchestrator.node.system import processes
 from orchestrator.node.system.processes import Process, ancestors, identify, is_alive, marked, send_signal, wait_gone
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor.reconcile import reconcile
+from tests.cluster.lab import HELD_AT_FIRST
 from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 
@@ -218,6 +219,26 @@ def test_kill_9_leaves_no_rank(orch: Orch, project, victim: str) -> None:
     expected = {"agent": "was lost" if node == "1" else "vanished", "launcher": "killed by SIGKILL",
                 "both": "was lost", "all": "vanished"}[what]  # fmt: skip
     assert expected in verdict.reason, verdict.reason
+
+
+def test_a_launcher_whose_death_is_heard_of_late_is_blamed_and_no_rank_that_lost_its_connection(
+    orch: Orch, project
+) -> None:
+    """Its agent is stopped meanwhile, so the other node's ranks report their broken connections first."""
+    job = {"script": "steps.py", "args": ["16", "0.05"], "launcher": "exec"}
+    folder = project(steps_py=HELD_AT_FIRST, steps_yaml=json.dumps(job))
+    run = orch.submit(str(folder / "steps.yaml"), "-p", "local-2x2")
+    for rank in range(4):
+        wait_for_line(run, f"rank {rank} begins at 0", rank)
+    agent, launcher = agent_of(run, 1), launcher_of(run, 1)
+    send_signal(agent, signal.SIGSTOP)
+    send_signal(launcher, signal.SIGKILL)
+    wait_until(lambda: orch.events(run, "rank_exit"), "the end of a rank of node 0")
+    send_signal(agent, signal.SIGCONT)
+    assert wait(run, timeout=PATIENCE).state == "succeeded"
+    (failed,) = orch.events(run, "attempt_failed")
+    assert (failed["cause"], failed["culprit"]["node"]) == ("infra", 1), failed
+    assert failed["culprit"]["error"]["type"] == "LauncherLost"
 
 
 ESCAPE = """
