@@ -40,11 +40,9 @@ def _raised(seen: Seen) -> bool:
     return seen.error_type not in (None, *_ERRORS_OF_ORCH)
 
 
-def _lost_launcher(seen: Seen, words: str = "") -> bool:
-    """Return whether a signal ended the rank because its launcher was lost, and the error message contains `words`."""
-    if seen.error is None or seen.exit is None or not seen.exit.signal:
-        return False
-    return seen.error.type == LOST_LAUNCHER and words in str(seen.error.message)
+def _lost_launcher(seen: Seen) -> bool:
+    """Return whether a signal ended the rank because its launcher was lost."""
+    return seen.error_type == LOST_LAUNCHER and seen.exit is not None and bool(seen.exit.signal)
 
 
 def _says(pattern: str, hint: str) -> Rule:
@@ -173,6 +171,7 @@ FOLDER_LOST = Rule(
     "the run's folder is removed under an agent", Cause.INFRA, Party.NODE, test=lambda seen: seen.folder_lost
 )
 LAUNCHER_LOST = Rule("a launcher is killed", Cause.INFRA, Party.NODE, test=_lost_launcher)
+FROZEN = LAUNCHER_LOST._replace(what="a launcher is frozen (SIGSTOP)")
 UNPROVED = Rule("", Cause.INFRA, Party.NODE)  # the key of an agent, or a message of an agent or launcher, is damaged
 UNFIT = Rule("", Cause.USER_ERROR, Party.USER)  # a node can run no rank, lacks a module, or has a different image
 CANCELLED = Rule("`orch cancel`", Cause.CANCELLED, Party.USER)
@@ -385,11 +384,8 @@ RULES: tuple[Rule, ...] = (
           "a file is missing on that node: orch sends only the code folder, without ignored files, and the "
           "job's inputs to other machines"),
     Rule("a rank raises", Cause.USER_ERROR, test=_raised),
-    Rule(
-        "a launcher is frozen (SIGSTOP)", Cause.INFRA, Party.NODE,
-        test=lambda seen: _lost_launcher(seen, "SIGSTOP"),
-    ),
     LAUNCHER_LOST,
+    FROZEN,
     Rule("a rank is killed, or crashes", Cause.INFRA, Party.RANK, _HINT_KILLED, _signal("SIGKILL")),
     Rule("", hint=_HINT_KILLED, test=_code(137)),
     Rule("", hint=_HINT_SHARED_MEMORY, test=_signal("SIGBUS")),

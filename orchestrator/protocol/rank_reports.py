@@ -77,7 +77,6 @@ class LeftEarly(Fields):
 class Culprit(RankEnd):
     """The rank that is to blame for a failure: how it ended, and facts that the leader adds, such as the node."""
 
-    attempt: Count = 0
     node: Optional[Node] = None
     host: str = "?"
     hang: bool = False  # the rank hung, and the leader ended it

@@ -49,15 +49,13 @@ class CleanUp:
 
 
 @dataclass(frozen=True)
-class PassOnCancel:
-    """The action that sends a recorded cancel to the agents if the command that recorded it was killed."""
+class PassOn:
+    """The action that tells the agents what they may not know: a recorded cancel, if the command that recorded it was
+    killed, and which other agents have died.
+    """
 
-
-@dataclass(frozen=True)
-class TellLosses:
-    """The action that tells the agents of the run which other agents have died."""
-
-    nodes: tuple[int, ...]
+    is_cancelled: bool
+    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class Finish:
     ended: float | None
 
 
-Action = RecordLost | Drop | CleanUp | PassOnCancel | TellLosses | StartAgents | Finish
+Action = RecordLost | Drop | CleanUp | PassOn | StartAgents | Finish
 
 
 def decide(seen: Observation) -> tuple[Action, ...]:
@@ -97,11 +95,8 @@ def decide(seen: Observation) -> tuple[Action, ...]:
         return (StartAgents(after, is_new=True),)
     if state.verdict is not None:
         return (Finish(state.verdict, state.ended),)
-    told: tuple[Action, ...] = ()
-    if seen.is_cancelled and not _was_passed_on(evidence.events):
-        told = (PassOnCancel(),)
-    if lost := _unnoticed_losses(evidence, state):
-        told = (*told, TellLosses(lost))
+    lost, is_untold = _unnoticed_losses(evidence, state), seen.is_cancelled and not _was_passed_on(evidence.events)
+    told = (PassOn(is_untold, lost),) if is_untold or lost else ()
     if seen.wait is not None and seen.wait.is_unsatisfiable and not of(evidence.events, AgentStarted):
         return (*told, Drop(seen.wait.reason))
     if evidence.scheduler is None and seen.is_quiet and _is_over(evidence.events):  # a job may wait long for its start

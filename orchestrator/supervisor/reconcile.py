@@ -20,17 +20,7 @@ from orchestrator.runs.missing_files import explained
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir, check_own, retire, tidy
-from orchestrator.supervisor.decide import (
-    Action,
-    CleanUp,
-    Drop,
-    Finish,
-    PassOnCancel,
-    RecordLost,
-    StartAgents,
-    TellLosses,
-    decide,
-)
+from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOn, RecordLost, StartAgents, decide
 from orchestrator.supervisor.observe import Observation, observe
 
 ROUNDS: Final = 4  # rounds in a pass; each observes the effects of the previous round
@@ -89,10 +79,11 @@ def act(root: Path, run: RunDir, backend: Backend, action: Action) -> Verdict | 
             run.append_event(Dropped(reason))
         case CleanUp():
             backend.clean_up(run)
-        case PassOnCancel():
-            backend.cancel([run])
-        case TellLosses(nodes):
-            backend.tell_losses(run, nodes)
+        case PassOn(is_cancelled, lost):
+            if is_cancelled:
+                backend.cancel([run])
+            if lost:
+                backend.tell_losses(run, lost)
         case StartAgents(start, is_new):
             if is_new:  # the start is recorded before it begins
                 backend.clean_up(run)

@@ -153,17 +153,10 @@ class Agent:
         python = ".".join(map(str, sys.version_info[:3]))
         self.events.write(
             events.AgentStarted(
-                host,
-                pid,
-                started,
-                self.task.start,
-                python=python,
-                cores=cores(),
-                gpus=gpus_of(self.task),
-                gpu_names=tuple(words_of(self.task.env.get(GIVEN, ""))),
-                nproc=self.nproc,
+                host, pid, started, self.task.start, python=python, cores=cores(), gpus=gpus_of(self.task),
+                gpu_names=tuple(words_of(self.task.env.get(GIVEN, ""))), nproc=self.nproc,
             )
-        )
+        )  # fmt: skip
 
     def _listen_for_signals(self) -> None:
         loop = asyncio.get_running_loop()

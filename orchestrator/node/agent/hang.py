@@ -125,7 +125,7 @@ class HangSearch:
         )
         self.due = None
         return Culprit(
-            stall.rank, attempt=self.attempt, error=RankError("Hang", words, "\n".join(seen.frames)),
+            stall.rank, error=RankError("Hang", words, "\n".join(seen.frames)),
             tail=seen.frames, hang=True, node=stall.node, host=host_of(stall.node), in_collective=seen.in_collective,
         )  # fmt: skip
 

@@ -15,17 +15,7 @@ from orchestrator.protocol.events import Event
 from orchestrator.runs.dependencies import Wait
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import HandleStatus, RunStatus
-from orchestrator.supervisor.decide import (
-    Action,
-    CleanUp,
-    Drop,
-    Finish,
-    PassOnCancel,
-    RecordLost,
-    StartAgents,
-    TellLosses,
-    decide,
-)
+from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOn, RecordLost, StartAgents, decide
 from orchestrator.supervisor.observe import Observation
 from tests import events as made
 
@@ -61,6 +51,7 @@ WAITING, ENDED = (
 )
 UNSATISFIABLE = Wait("b-333333, after which it was to start, failed", is_unsatisfiable=True)
 SUCCESS = Verdict(Outcome.SUCCEEDED)
+TELL, OF_0, OF_1 = PassOn(is_cancelled=True), *(PassOn(is_cancelled=False, lost=(node,)) for node in (0, 1))
 
 
 def seen(*events: Any, alive: Any = ALIVE, done: bool = True, scheduler: Any = None, relaunches: bool = False,
@@ -110,24 +101,24 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     ("nor when node 1 had given it up", seen(*RUNNING, LOST_0, alive={0: True, 1: False}, is_quiet=True), (CleanUp(),)),
     ("it may still say so", seen(*RUNNING, LOST_0, alive={0: True, 1: False}), ()),
     # An agent that dies before it has joined.
-    ("no leader knows it", seen(event("submitted"), AGENTS[0], alive={0: True, 1: False}), (TellLosses((1,)),)),
-    ("it would have led", seen(event("submitted"), *AGENTS, alive={0: False, 1: True}), (TellLosses((0,)),)),
+    ("no leader knows it", seen(event("submitted"), AGENTS[0], alive={0: True, 1: False}), (OF_1,)),
+    ("it would have led", seen(event("submitted"), *AGENTS, alive={0: False, 1: True}), (OF_0,)),
     ("the leader knows it", seen(event("submitted"), AGENTS[0], event("lost_node", 0, lost=1),
      alive={0: True, 1: False}), ()),
     ("the gang has ended for it", seen(event("submitted"), AGENTS[0], LOST, alive={0: True, 1: False}), ()),
     ("it was one of a further start", seen(*RUNNING, LOST, *LEFT, DECIDED, agents(1)[0], alive={0: True, 1: False},
-     relaunches=True), (TellLosses((1,)), StartAgents(replace(FIRST, step=None), is_new=False))),
+     relaunches=True), (OF_1, StartAgents(replace(FIRST, step=None), is_new=False))),
     ("its scheduler ends the others", seen(AGENTS[0], alive={0: True, 1: False}, scheduler=SchedulerStatus("active")),
      ()),
     # A cancel whose command died.
-    ("nobody told the agents", seen(*RUNNING, CANCEL, is_cancelled=True), (PassOnCancel(),)),
+    ("nobody told the agents", seen(*RUNNING, CANCEL, is_cancelled=True), (TELL,)),
     ("they were sent another signal", seen(*RUNNING, CANCEL, event("signal", 0, cancelled=False),
-     is_cancelled=True), (PassOnCancel(),)),
+     is_cancelled=True), (TELL,)),
     ("they know", seen(*RUNNING, CANCEL, PASSED_ON, is_cancelled=True), ()),
     ("they have left since", seen(*RUNNING, CANCEL, END, *LEFT, alive=GONE, is_cancelled=True),
      (Finish(SUCCESS, 5.0),)),
     ("one of them hangs", seen(*RUNNING, CANCEL, END, LEFT[0], alive={0: False, 1: True}, is_cancelled=True,
-     is_quiet=True), (PassOnCancel(), CleanUp())),
+     is_quiet=True), (TELL, CleanUp())),
     # Another start of the agents.
     ("a node was lost", seen(*RUNNING, LOST, *LEFT, alive=GONE, relaunches=True), (StartAgents(FIRST, is_new=True),)),
     ("nobody may start it again", seen(*RUNNING, LOST, *LEFT, alive=GONE),
@@ -144,7 +135,7 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     ("a cancel came while another start waits for its machines", seen(*RUNNING, LOST, *LEFT, DECIDED, CANCEL, alive={},
      relaunches=True, is_cancelled=True), (Finish(Verdict(Outcome.CANCELLED, attempt=1), None),)),
     ("a cancel came while another start was at work", seen(*RUNNING, LOST, *LEFT, DECIDED, CANCEL, alive={0: None},
-     relaunches=True, is_cancelled=True), (PassOnCancel(), StartAgents(replace(FIRST, step=None), is_new=False))),
+     relaunches=True, is_cancelled=True), (TELL, StartAgents(replace(FIRST, step=None), is_new=False))),
     ("a cancel came after a program had failed", seen(*RUNNING, FAILED, *LEFT, CANCEL, alive=GONE, relaunches=True,
      is_cancelled=True), (Finish(Verdict(Outcome.FAILED, Cause.USER_ERROR, "no"), 5.0),)),
     # What a scheduler knows besides.

@@ -49,13 +49,8 @@ def _with_last_words(end: RankEnd, start: RankStart, code: int, masked: Masker) 
     failed, error = _first_error(start, masked)
     error = error or _traceback_in(lines, killed=code in (-signal.SIGKILL, -signal.SIGTERM))
     finished = code < 0 and error is None and os.path.exists(ended_file(start.error_file))
-    return replace(
-        end,
-        tail=tail,
-        error=error,
-        finished=finished,
-        failed_rank=None if failed == start.rank else failed,
-    )
+    failed_rank = None if failed == start.rank else failed
+    return replace(end, tail=tail, error=error, finished=finished, failed_rank=failed_rank)
 
 
 def last_lines(path: str, masked: Masker = str) -> list[str]:
