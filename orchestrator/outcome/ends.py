@@ -43,7 +43,9 @@ _WORKER_KILLED = (
 
 
 class Blame(IntEnum):
-    """How much a failed rank is to blame for the end of its attempt. The least value is to blame first."""
+    """How much a failed rank is to blame for the end of its attempt. The least value is to blame first. Another end, or
+    the loss of a node, may have caused a failure with a greater value than FAILED.
+    """
 
     NO_RETRY = 0  # it ruled out another start (exit code 93)
     KILLED = 1  # somebody killed the rank or its launcher, which another rank's failure does not do
@@ -54,11 +56,6 @@ class Blame(IntEnum):
     AFTER_STOP = 6  # it failed after it had been told to stop
     VICTIM = 7  # torch reports that a peer ended
     STOPPED = 8  # the stop ended it
-
-    @property
-    def may_be_caused(self) -> bool:
-        """Return whether the end of another rank or the loss of a node may have caused the failure."""
-        return self > Blame.FAILED
 
 
 def blame_of(end: RankEnd) -> Blame:
@@ -71,13 +68,13 @@ def blame_of(end: RankEnd) -> Blame:
         return Blame.VICTIM
     if end.finished:
         return Blame.AT_EXIT
-    if end.signal == "SIGKILL" or _error_type(end) == LOST_LAUNCHER:
+    if end.signal == "SIGKILL" or (end.error is not None and end.error.type == LOST_LAUNCHER):
         return Blame.KILLED
     if end.sent:
         return Blame.AFTER_STOP
     if isinstance(end, Culprit) and end.hang:
         return Blame.HUNG if end.in_collective else Blame.FAILED
-    is_broken = not end.signal and re.search(_CONNECTION_BROKEN, _last_words(end, 5))
+    is_broken = not end.signal and re.search(_CONNECTION_BROKEN, last_words(end, 5))
     return Blame.CONNECTION if is_broken else Blame.FAILED
 
 
@@ -99,14 +96,14 @@ def is_victim(end: RankEnd) -> bool:
     if end.error is not None and re.fullmatch(_TORCH_ERRORS, str(end.error.type)) is None:
         return False
     # After a signal, all last lines are searched, because a native stack follows torch's message.
-    return re.search(_PEER_ENDED, _last_words(end, 5 if end.code else None)) is not None
+    return re.search(_PEER_ENDED, last_words(end, 5 if end.code else None)) is not None
 
 
 def worker_was_killed(end: RankEnd) -> bool:
     """Return whether the rank failed because SIGKILL had ended one of its child processes, such as a data loader's
     worker.
     """
-    return end.signal != "SIGKILL" and re.search(_WORKER_KILLED, _last_words(end)) is not None
+    return end.signal != "SIGKILL" and re.search(_WORKER_KILLED, last_words(end)) is not None
 
 
 def is_oom(end: RankEnd) -> bool:
@@ -115,11 +112,7 @@ def is_oom(end: RankEnd) -> bool:
     return end.oom_kills > 0 and (is_killed or worker_was_killed(end))
 
 
-def _error_type(end: RankEnd) -> str | None:
-    return end.error.type if end.error is not None else None
-
-
-def _last_words(end: RankEnd, lines: int | None = None) -> str:
+def last_words(end: RankEnd, lines: int | None = None) -> str:
     """Return the rank's error or, without an error, the last lines of its log."""
     if end.error is not None:
         return f"{end.error.type}: {end.error.message}"

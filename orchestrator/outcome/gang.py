@@ -73,7 +73,7 @@ def end_of(attempt: EndedAttempt) -> End:
     if attempt.lost_ranks and not (failure and (failure.unsaved or blame_of(failure) is Blame.NO_RETRY)):
         return End(Outcome.FAILED, Cause.INFRA, attempt.lost)
     asking = [each for each in attempt.exits if each.code == EXIT_REQUEUE]
-    may_be_caused = failure is not None and not failure.unsaved and blame_of(failure).may_be_caused
+    may_be_caused = failure is None or (blame_of(failure) > Blame.FAILED and not failure.unsaved)
     if failure is not None and not (may_be_caused and any(not each.sent for each in asking)):
         return _after(failure, attempt)
     if asking:

@@ -235,9 +235,8 @@ def _by_those_who_left(records: Records) -> Verdict | None:
     A failure of node 0 itself comes first, because it made the other nodes exit.
     """
     given_up = records.of(GaveUp)
-    in_vain = [event for event in given_up if event.cause == Cause.NO_PROGRESS]
     leader = [event for event in given_up if event.node == 0 and event.outcome == Outcome.FAILED]
-    found = in_vain or leader or ([] if records.lost else given_up)
+    found = leader or ([] if records.lost else given_up)
     if not found:
         return None
     reason = found[0].reason or f"{found[0].cause} before the ranks were started"
@@ -287,21 +286,11 @@ def _of_rank(records: Records, culprit: Culprit, end: GangEnded) -> Verdict:
         culprit_in_words(culprit), culprit.lacks, *memory_in_words(error), *kernel_words(culprit), end.reason,
     ]  # fmt: skip
     return Verdict(
-        Outcome.FAILED,
-        cause,
-        end.reason if cause is Cause.CHECKPOINT else "; ".join(filter(None, words)),
-        end.attempt,
-        rank=culprit.rank,
-        node=culprit.node,
-        host=culprit.host,
-        code=culprit.code,
-        signal=culprit.signal,
-        error=None if error is None else to_json(error),
-        tail=culprit.tail,
-        hint=hint_of(seen),
-        survivors=records.survivors,
-        blames=rule_of(seen).culprit,
-    )
+        Outcome.FAILED, cause, end.reason if cause is Cause.CHECKPOINT else "; ".join(filter(None, words)), end.attempt,
+        rank=culprit.rank, node=culprit.node, host=culprit.host, code=culprit.code, signal=culprit.signal,
+        error=None if error is None else to_json(error), tail=culprit.tail, hint=hint_of(seen),
+        survivors=records.survivors, blames=rule_of(seen).culprit,
+    )  # fmt: skip
 
 
 def _of_no_rank(records: Records, end: GangEnded) -> Verdict:

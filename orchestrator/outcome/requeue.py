@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Callable
 from orchestrator.outcome import restart
 from orchestrator.outcome.restart import Budgets, Refusal, Restarter
 from orchestrator.outcome.verdict import Cause, cause_named
-from orchestrator.protocol.events import (
-    Event,
-    GangEnded,
-    GaveUp,
-    Restart,
-    SignalReceived,
-    Started,
-    of,
-)
+from orchestrator.protocol.events import Event, GangEnded, GaveUp, Restart, SignalReceived, Started, of
 from orchestrator.protocol.progress import Progress
 
 if TYPE_CHECKING:  # commands that only show runs must not load the messages between nodes

@@ -17,6 +17,7 @@ from orchestrator.protocol.events import (
     FoundLost,
     GangEnded,
     GaveUp,
+    Go,
     LostNode,
     SignalReceived,
     SubmitFailed,
@@ -127,11 +128,11 @@ def _who_is_missing(seen: Observation) -> str:
 
 
 def _unnoticed_losses(evidence: Evidence, state: RunState) -> tuple[int, ...]:
-    """Return the nodes whose agents have died, and whose loss the leader has not recorded. If the run has a scheduler,
-    the scheduler ends the other agents.
+    """Return the nodes whose agents have died, and whose loss the leader has not recorded. Once the ranks were started,
+    all agents are connected and notice a death. If the run has a scheduler, the scheduler ends the other agents.
     """
     now = newest_start(evidence.events)
-    if evidence.scheduler is not None or of(now, GangEnded):
+    if evidence.scheduler is not None or of(now, Go, GangEnded):
         return ()
     noticed = {event.lost for event in of(now, LostNode)}
     return tuple(each.node for each in state.nodes if each.state is NodeStatus.LOST and each.node not in noticed)

@@ -30,7 +30,6 @@ class Attempt:
     bad: set[int] = field(default_factory=set)  # the nodes on which a rank has failed
     done: set[int] = field(default_factory=set)  # the nodes whose last rank has ended by itself
     stopped: Cause = Cause.NONE  # why the ranks were ordered to stop; NONE if a failure is the reason
-    began: float = 0.0  # when the ranks were ordered to start
     # If another end may have caused a rank's failure, the ranks are stopped at this time, unless it shows before.
     settle_at: float | None = None
     unused: dict[int, Unused] = field(default_factory=dict)  # the nodes that are idle

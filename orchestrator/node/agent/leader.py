@@ -8,7 +8,6 @@ writes events.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Callable
 
 from orchestrator.node.agent import hang
@@ -18,7 +17,7 @@ from orchestrator.node.agent.phases import Course, Phase, Row, Stage
 from orchestrator.node.agent.presence import Presence
 from orchestrator.node.agent.roster import Roster
 from orchestrator.outcome import gang, restart, rules
-from orchestrator.outcome.ends import blame_of
+from orchestrator.outcome.ends import Blame, blame_of
 from orchestrator.outcome.rule import Rule
 from orchestrator.outcome.verdict import Cause, Outcome
 from orchestrator.protocol import events, messages
@@ -126,8 +125,7 @@ class Leader:
         elif self.current.settle_at is not None and now >= self.current.settle_at:
             self._stop()
         elif self.current.hang.is_known(now, self.presence.lost):
-            culprit = self.current.hang.culprit(self.roster.host_of)
-            self.current.note(replace(culprit, after=round(now - self.current.began, 3)))
+            self.current.note(self.current.hang.culprit(self.roster.host_of))
             self._stop()
         elif self.time_limit is not None and now >= self.time_limit:
             self.record(events.TimeLimit(self.task.time_limit or 0))
@@ -202,7 +200,7 @@ class Leader:
 
     def _go(self, now: float) -> None:
         """Assign rank numbers to the nodes, and start the ranks on all nodes."""
-        self.stage, self.current.began = self.stage.after(Phase.RUNNING, self.roster.nodes), now
+        self.stage = self.stage.after(Phase.RUNNING, self.roster.nodes)
         bindings, port = self.roster.bindings(), self.current.ready[0].port
         resume_from = checkpoint_to_resume(self.current.ready)
         checksum = checksum_for(self.task, self.current.ready)
@@ -312,7 +310,7 @@ class Leader:
             self._send_all(messages.FindModule(module))
         if report.code == EXIT_REQUEUE:
             self._stop(grace=SAVE_GRACE)  # the ranks of the other nodes must stop at a step boundary too
-        elif blame_of(report).may_be_caused:
+        elif blame_of(report) > Blame.FAILED:
             self.current.settle_at = self.current.settle_at or now + SETTLE_SECONDS
         else:
             self._stop()

@@ -332,7 +332,9 @@ class Ranks:
         """Record a rank's end, with the number of its failed saves and the kernel's messages, and report it to the
         leader.
         """
-        report = replace(report, after=self._seconds(), sent=report.sent or self.signal)
+        # The nodes get the order to start at about the same time, so these times can be compared across nodes.
+        after = round(time.monotonic() - self.began, 3)
+        report = replace(report, after=after, sent=report.sent or self.signal)
         self.running.discard(report.rank)
         self.started = self.started.without(report.rank)
         self._look_at_folders()  # before the exit is reported, because a lost folder may be its cause
@@ -349,12 +351,6 @@ class Ranks:
                 report = replace(report, kernel=tuple(newest_gpu_faults()))
         self.events.write(converted(report, events.RankExit))
         self.tell(replace(report, left=len(self.running)))
-
-    def _seconds(self) -> float:
-        """Return the seconds since this node was ordered to start the ranks. The nodes get the order at about the same
-        time, so the ends of ranks on different nodes can be compared by them.
-        """
-        return round(time.monotonic() - self.began, 3)
 
     @contextlib.contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
@@ -487,19 +483,16 @@ class Ranks:
             self.trouble(why, rules.NO_LAUNCHER if code > 0 else rules.LAUNCHER_LOST, tail)
             return
         self.reap_orphans()
-        for rank in sorted(self.running):  # ranks that exited with 0 and that the launcher had no time to report
-            if self.orphaned.get(rank) == 0 and not self.told_to_stop:
-                self._note_end(messages.RankEnded(self.attempt, rank, 0))
-        name, kills = name_of(-code) if code < 0 else None, oom_kills() - self.oom_kills if is_oom else 0
+        name, kills = name_of(-code) if code < 0 else "SIGKILL", oom_kills() - self.oom_kills if is_oom else 0
+        error, sent = RankError(LOST_LAUNCHER, f"the launcher of this node {how}"), "SIGKILL" if self.is_overdue else ""
+        ends = {"signal": name, "error": error, "tail": report.tail, "sent": sent, "oom_kills": kills}
+        lost = messages.RankEnded(self.attempt, 0, code if code > 0 else None, **ends)
         for rank in sorted(self.running):
-            error = RankError(LOST_LAUNCHER, f"the launcher of this node {how}")
-            ended = messages.RankEnded(
-                self.attempt, rank, code if code > 0 else None, name or "SIGKILL", error, report.tail,
-                after=self._seconds(), sent="SIGKILL" if self.is_overdue else "", oom_kills=kills,
-            )  # fmt: skip
-            self.events.write(converted(ended, events.RankExit))
-            self.tell(ended)
-        self.running, self.started = set(), replace(self.started, pids={})
+            if self.orphaned.get(rank) == 0 and not self.told_to_stop:  # the launcher had no time to report it
+                self._note_end(messages.RankEnded(self.attempt, rank, 0))
+            else:
+                self._note_end(replace(lost, rank=rank))
+        self.started = replace(self.started, pids={})
         await self._became_idle(messages.RanksIdle(self.attempt))
 
 

@@ -37,13 +37,13 @@ from orchestrator.node.system.processes import ancestors, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.signals import STOP_SIGNALS, held_back, let_through, name_of
 from orchestrator.node.system.sockets import listen, port_of, reserve
+from orchestrator.outcome.ends import last_words
 from orchestrator.protocol import messages
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.masking import masker, secret_values
 from orchestrator.protocol.places.devices import numbered
-from orchestrator.protocol.rank_reports import RankEnd
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers, converted, read
 
@@ -298,13 +298,9 @@ class Launcher:
         assert self.listening is not None
         self.selector.unregister(self.listening)
         addr, port, *_ = self.listening.getsockname()
-        self.store = TCPStore(
-            "localhost" if addr in ("::", "0.0.0.0") else addr,  # noqa: S104 (compared with, not bound)
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=self.listening.detach(),
-        )
+        host = "localhost" if addr in ("::", "0.0.0.0") else addr  # noqa: S104 (compared with, not bound)
+        descriptor = self.listening.detach()
+        self.store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
         self.listening = None
         self.report(messages.Dialed(self.attempt))
 
@@ -442,17 +438,13 @@ class Launcher:
         code = os.waitstatus_to_exitcode(status)
         end = failure_report(start, code, masker(secret_values(self.task.secrets, self.task.env)))
         missing = None
-        if code > 0 and "No module named" in (words := _last_words(end)):
+        if code > 0 and "No module named" in (words := last_words(end, 3)):
             from orchestrator.node.launcher.rank.missing_module import missing_module
 
             missing = missing_module(words)
         sent, kills = name_of(process.sent) if process.sent else "", oom_kills() - self.oom_kills
         end = replace(end, sent=sent, oom_kills=max(0, kills), missing=missing, log_bytes_lost=process.log.lost)
         self.report(converted(end, messages.RankEnded, attempt=self.attempt))
-
-
-def _last_words(end: RankEnd) -> str:
-    return f"{end.error.type}: {end.error.message}" if end.error is not None else "\n".join(end.tail[-3:])
 
 
 def has_ended(pid: int) -> bool:

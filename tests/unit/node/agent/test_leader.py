@@ -79,7 +79,7 @@ class Gang:
         assert self.leader.phase == "running"
 
     def exit(self, rank: int, how: dict[str, Any], nproc: int = 2) -> None:
-        after = round(self.now - self.leader.current.began, 3) + len(self.leader.current.exits) / 1000
+        after = round(self.now - 100.0, 3) + len(self.leader.current.exits) / 1000
         self.say(rank // nproc, "exit", rank=rank, attempt=self.leader.attempt, **{"after": after, **how})
 
     def idle(self) -> None:
