@@ -30,8 +30,7 @@ def culprit_in_words(culprit: Culprit) -> str:
         return (
             f"rank {culprit.rank} {where} ended with {culprit.how} while it exited; the programs of all ranks had ended"
         )
-    how = culprit.how
-    by_kernel = is_oom(culprit)
+    how, by_kernel = culprit.how, is_oom(culprit)
     if by_kernel and culprit.signal == "SIGKILL":
         how = "SIGKILL, from the kernel: its cgroup ran out of memory"
     what = f"{error.type}: {error.message}".splitlines()[0][:200] if error is not None and error.type else how

@@ -45,7 +45,8 @@ def _all_exited_well(node: int, events: Iterable[Event], attempt: int) -> bool:
     ended: set[int] = set()
     for event in events:
         if isinstance(event, Started) and event.attempt == attempt:
-            processes = _processes(event)
+            first, last = event.ranks  # torchrun is one process for all ranks of its node
+            processes = range(first, last if event.processes is None else min(last, first + event.processes))
         elif isinstance(event, RankExit) and event.attempt == attempt:
             if not exited_well(event):
                 return False
@@ -53,9 +54,3 @@ def _all_exited_well(node: int, events: Iterable[Event], attempt: int) -> bool:
     if node == 0:
         ended.add(0)  # the agent writes rank 0's marker before it records the exit, and may die in between
     return processes is not None and ended >= set(processes)
-
-
-def _processes(started: Started) -> range:
-    """Return the ranks that have a process of their own. torchrun is one process for all ranks of its node."""
-    first, last = started.ranks
-    return range(first, last if started.processes is None else min(last, first + started.processes))

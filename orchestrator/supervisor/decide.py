@@ -96,7 +96,11 @@ def decide(seen: Observation) -> tuple[Action, ...]:
         return (StartAgents(after, is_new=True),)
     if state.verdict is not None:
         return (Finish(state.verdict, state.ended),)
-    lost, is_untold = _unnoticed_losses(evidence, state), seen.is_cancelled and not _was_passed_on(evidence.events)
+    lost, was_told = (
+        _unnoticed_losses(evidence, state),
+        [each.cancelled for each in of(evidence.events, SignalReceived)],
+    )
+    is_untold = seen.is_cancelled and not any(was_told)
     told = (PassOn(is_untold, lost),) if is_untold or lost else ()
     if seen.wait is not None and seen.wait.is_unsatisfiable and not of(evidence.events, AgentStarted):
         return (*told, Drop(seen.wait.reason))
@@ -136,10 +140,6 @@ def _unnoticed_losses(evidence: Evidence, state: RunState) -> tuple[int, ...]:
         return ()
     noticed = {event.lost for event in of(now, LostNode)}
     return tuple(each.node for each in state.nodes if each.state is NodeStatus.LOST and each.node not in noticed)
-
-
-def _was_passed_on(events: Iterable[Event]) -> bool:
-    return any(event.cancelled for event in of(events, SignalReceived))
 
 
 def _is_over(events: Iterable[Event]) -> bool:

@@ -151,12 +151,9 @@ class Agent:
         write_json(f"{self.node_dir}/agent.json", identity, durable=False)
         keep_room_for_cancel(self.node_dir)
         python = ".".join(map(str, sys.version_info[:3]))
-        self.events.write(
-            events.AgentStarted(
-                host, pid, started, self.task.start, python=python, cores=cores(), gpus=gpus_of(self.task),
-                gpu_names=tuple(words_of(self.task.env.get(GIVEN, ""))), nproc=self.nproc,
-            )
-        )  # fmt: skip
+        names = tuple(words_of(self.task.env.get(GIVEN, "")))
+        facts = {"python": python, "cores": cores(), "gpus": gpus_of(self.task), "gpu_names": names}
+        self.events.write(events.AgentStarted(host, pid, started, self.task.start, nproc=self.nproc, **facts))
 
     def _listen_for_signals(self) -> None:
         loop = asyncio.get_running_loop()

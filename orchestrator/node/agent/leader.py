@@ -1,9 +1,8 @@
 """The decisions of node 0's agent for the gang: when the ranks start, which failure counts, and whether to retry. The
 module does no I/O.
 
-The table PHASES at the end of the module lists what each phase waits for, and what follows the phase. Handlers take the
-nodes' reports. The present time (seconds, monotonic) is an argument of the methods. `send` sends orders, and `record`
-writes events.
+The table PHASES at the end of the module lists the phases, and what follows each. Handlers take the nodes' reports. The
+present time (seconds, monotonic) is an argument of the methods. `send` sends orders, and `record` writes events.
 """
 
 from __future__ import annotations
@@ -42,15 +41,9 @@ class Leader:
     """
 
     def __init__(
-        self,
-        task: NodeTask,
-        *,
-        send: Callable[[int, messages.Order], None],
-        record: Callable[[events.Event], None],
-        progress: Callable[[], Progress],
-        strangers: Callable[[], str],
-        started: float,
-    ) -> None:
+        self, task: NodeTask, *, send: Callable[[int, messages.Order], None], record: Callable[[events.Event], None],
+        progress: Callable[[], Progress], strangers: Callable[[], str], started: float,
+    ) -> None:  # fmt: skip
         self.task, self.send, self.record, self.progress, self.strangers = task, send, record, progress, strangers
         self.stage = Stage.begin(Phase.JOINING, range(task.nnodes), started, task.join_timeout)
         self.time_limit = started + task.time_limit if task.time_limit else None
@@ -370,12 +363,11 @@ class Leader:
 
 
 PHASES = {
-    Phase.JOINING: Row("a hello of each node", Leader._check_connections, "did not join"),
-    Phase.CHECKING: Row("each node's try of the way to its neighbour", Leader._prepare,
-                         "did not report on the way to its neighbour"),
-    Phase.PREPARING: Row("each node's launcher", Leader._hand_over, "did not get its launcher ready"),
-    Phase.HANDING_OVER: Row("node 0, which gives others the checkpoint", Leader._go, "did not hand over a checkpoint"),
-    Phase.RUNNING: Row("the end of each node's ranks", Leader._end_attempt),
-    Phase.STOPPING: Row("the end of each node's ranks, which were told to stop", Leader._end_attempt),
-    Phase.ENDED: Row("nothing", lambda leader, now: None),
-}  # fmt: skip
+    Phase.JOINING: Row(Leader._check_connections, "did not join"),
+    Phase.CHECKING: Row(Leader._prepare, "did not report on the way to its neighbour"),
+    Phase.PREPARING: Row(Leader._hand_over, "did not get its launcher ready"),
+    Phase.HANDING_OVER: Row(Leader._go, "did not hand over a checkpoint"),  # node 0 gives it to the others
+    Phase.RUNNING: Row(Leader._end_attempt),
+    Phase.STOPPING: Row(Leader._end_attempt),
+    Phase.ENDED: Row(lambda leader, now: None),
+}

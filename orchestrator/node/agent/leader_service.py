@@ -52,13 +52,9 @@ class LeaderService:
         self.addrs: tuple[str, ...] = ()  # the addresses at which the leader listens
         self.complete = asyncio.Event()
         self.leader = Leader(
-            task,
-            send=self.members.send,
-            record=events.write,
-            progress=lambda: saved.progress(task),
-            strangers=lambda: self.listener.words() if self.listener is not None else "",
-            started=time.monotonic(),
-        )
+            task, send=self.members.send, record=events.write, progress=lambda: saved.progress(task),
+            strangers=lambda: self.listener.words() if self.listener is not None else "", started=time.monotonic(),
+        )  # fmt: skip
 
     async def open(self) -> Channel:
         """Listen for the other nodes, if any, on the first free port of the gang's ports. Return the channel for node
@@ -120,11 +116,9 @@ class Members:
     """
 
     def __init__(
-        self,
-        on_join: Callable[[Hello, str], None],
-        on_message: Callable[[int, Report], None],
+        self, on_join: Callable[[Hello, str], None], on_message: Callable[[int, Report], None],
         on_left: Callable[[int, str], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.on_join, self.on_message, self.on_left = on_join, on_message, on_left
         self.members: dict[int, Channel] = {}
 

@@ -57,12 +57,12 @@ class Course(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A phase's row in the leader's table: the awaited reports, the next step, and the error message about a late node.
+    """A phase's row in the leader's table: the step after all nodes have answered, and the error message about a late
+    node.
 
     A phase with an error message `late` has a deadline, and if a node is lost in this phase, the gang ends. In phases
     without `late`, the ranks run.
     """
 
-    waits_for: str
     then: Callable[[Leader, float], None]
     late: str = ""

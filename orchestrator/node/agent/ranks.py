@@ -70,14 +70,9 @@ class Ranks:
     """
 
     def __init__(
-        self,
-        task: NodeTask,
-        nproc: int,
-        events: EventLog,
-        tell: Callable[[messages.Report], None],
-        hear: Callable[[messages.Report], None],
-        in_background: Callable[[Coroutine[Any, Any, None]], None],
-    ) -> None:
+        self, task: NodeTask, nproc: int, events: EventLog, tell: Callable[[messages.Report], None],
+        hear: Callable[[messages.Report], None], in_background: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:  # fmt: skip
         self.task, self.nproc, self.events = replace(task, launcher=resolve_launcher(task)), nproc, events
         self.tell, self.hear, self.in_background = tell, hear, in_background
         self.node_dir = node_folder(task.run_dir, task.node_rank)
