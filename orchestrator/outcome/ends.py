@@ -108,8 +108,7 @@ def worker_was_killed(end: RankEnd) -> bool:
 
 def is_oom(end: RankEnd) -> bool:
     """Return whether the kernel killed the rank, or a process that it had started, for lack of memory."""
-    is_killed = end.signal == "SIGKILL" and end.sent != "SIGKILL"
-    return end.oom_kills > 0 and (is_killed or worker_was_killed(end))
+    return end.oom_kills > 0 and ((end.signal == "SIGKILL" and end.sent != "SIGKILL") or worker_was_killed(end))
 
 
 def last_words(end: RankEnd, lines: int | None = None) -> str:

@@ -187,13 +187,9 @@ def _success(records: Records) -> Verdict | None:
         return None
     lost = nodes_in_words(records.lost)
     exits = [each for each in records.of(RankExit) if each.rank == 0 and each.attempt == attempt]
-    words = [
-        f"all ranks ended well; lost after that, and left behind: {lost}" if lost else "",
-        refused_saves(exits[-1]) if exits else "",
-    ]
-    verdict = Verdict(
-        Outcome.SUCCEEDED, reason="; ".join(filter(None, words)), attempt=attempt, survivors=records.survivors
-    )
+    left_behind = f"all ranks ended well; lost after that, and left behind: {lost}" if lost else ""
+    reason = "; ".join(filter(None, [left_behind, refused_saves(exits[-1]) if exits else ""]))
+    verdict = Verdict(Outcome.SUCCEEDED, reason=reason, attempt=attempt, survivors=records.survivors)
     return _on_fewer_nodes(verdict, records)
 
 

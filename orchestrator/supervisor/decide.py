@@ -96,11 +96,8 @@ def decide(seen: Observation) -> tuple[Action, ...]:
         return (StartAgents(after, is_new=True),)
     if state.verdict is not None:
         return (Finish(state.verdict, state.ended),)
-    lost, was_told = (
-        _unnoticed_losses(evidence, state),
-        [each.cancelled for each in of(evidence.events, SignalReceived)],
-    )
-    is_untold = seen.is_cancelled and not any(was_told)
+    lost = _unnoticed_losses(evidence, state)
+    is_untold = seen.is_cancelled and not any(each.cancelled for each in of(evidence.events, SignalReceived))
     told = (PassOn(is_untold, lost),) if is_untold or lost else ()
     if seen.wait is not None and seen.wait.is_unsatisfiable and not of(evidence.events, AgentStarted):
         return (*told, Drop(seen.wait.reason))
@@ -147,6 +144,4 @@ def _is_over(events: Iterable[Event]) -> bool:
     still does not end after that is frozen.
     """
     now = newest_start(events)
-    return any(event.node == 0 for event in of(now, AgentEnded)) or any(
-        event.node is not None for event in of(now, GaveUp)
-    )
+    return any(each.node == 0 for each in of(now, AgentEnded)) or any(each.node is not None for each in of(now, GaveUp))

@@ -81,9 +81,8 @@ def _started(event: events.Started) -> str:
 def _rank_exit(event: events.RankExit) -> str:
     error = error_of(event)
     why = f": {error.type}: {error.message or ''}".splitlines()[0][:120] if error is not None and error.type else ""
-    victim = ", because another rank had failed" if is_victim(event) else ""
-    stopped = ", as requested" if was_stopped(event) else ""
-    return f"rank {event.rank} ended with {event.how}{why}{victim}{stopped}"
+    why += ", because another rank had failed" if is_victim(event) else ""
+    return f"rank {event.rank} ended with {event.how}{why}{', as requested' if was_stopped(event) else ''}"
 
 
 @_SENTENCES.add
