@@ -350,13 +350,16 @@ RULES: tuple[Rule, ...] = (
     NO_INPUT,
     LOST,
     VANISHED,
-    _says(r"Cannot allocate memory|MemoryError|can't allocate memory", _HINT_HOST_MEMORY),
+    _says(r"Cannot allocate memory|MemoryError|can't allocate memory",
+          "the host ran out of memory: use fewer ranks per node, or a smaller batch"),
     _says(r"No space left on device|Disk quota exceeded",
           "a disk is full: make room in the run directory, or set `checkpoint.dir` to a folder on another disk"),
     _says(r"Too many open files|Resource temporarily unavailable",
           "a limit of that node was reached: raise ulimit -n (open files) or ulimit -u (processes), or use "
           "fewer ranks per node"),
-    _says(r"bus error|SIGBUS|unable to (open|write to|mmap) shared memory|/dev/shm", _HINT_SHARED_MEMORY),
+    _says(r"bus error|SIGBUS|unable to (open|write to|mmap) shared memory|/dev/shm",
+          "shared memory is too small for the DataLoader: in a container, raise `container.shm`; otherwise "
+          "use fewer workers"),
     _says(r"the module \S+ is missing on",
           "install the module there for that Python (for a container, in its image), or set `python` in the "
           "profile to an interpreter that has it; orch doctor -p PROFILE shows each machine's interpreter"),

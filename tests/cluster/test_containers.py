@@ -380,8 +380,10 @@ HELD_TORCH = TORCH_STEPS.replace(
 
 def ended_by(*variants: tuple[str, int, str]) -> list[Any]:
     """The first of these variants belongs to `make test`, and the others repeat it."""
-    cheaper = "tests/cluster/test_containers.py::test_a_container_that_is_ended_is_blamed_and_no_rank_that_lost_it"
-    later = pytest.mark.full("tests/simulator/test_gangs.py::test_every_story_ends_as_it_must", cheaper)
+    later = pytest.mark.full(
+        "tests/cluster/test_containers.py::test_a_container_that_is_ended_is_blamed_and_no_rank_that_lost_it",
+        "tests/simulator/test_gangs.py::test_every_story_ends_as_it_must",
+    )
     return [pytest.param(*each, marks=() if number == 0 else later) for number, each in enumerate(variants)]
 
 

@@ -96,16 +96,9 @@ class LauncherProcess:
         descriptor = open_own(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         with open(descriptor, "ab") as log, held_back():
             self.process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                cwd=self.task.code_dir,
-                limit=1 << 20,
-                start_new_session=True,
-                umask=users_umask(),
-            )
+                *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log, env=environment,
+                cwd=self.task.code_dir, limit=1 << 20, start_new_session=True, umask=users_umask(),
+            )  # fmt: skip
         with contextlib.suppress(ProcessLookupError):  # the launcher has ended already, which its reader reports
             restore_limit(self.process.pid)
         if task.debug is not None:
