@@ -82,7 +82,7 @@ def was_stopped(end: RankEnd) -> bool:
     """Return whether a signal that the rank had been sent ended it. If it had been sent TERM and died of KILL, somebody
     else killed it, perhaps before it got the TERM.
     """
-    return bool(end.sent) and (end.sent == "SIGKILL" or end.signal != "SIGKILL")
+    return bool(end.stopped) or (bool(end.sent) and (end.sent == "SIGKILL" or end.signal != "SIGKILL"))
 
 
 def is_victim(end: RankEnd) -> bool:

@@ -402,6 +402,10 @@ class RankExit(RankEnd, Event, kind="rank_exit"):
     """The exit code or signal of one rank."""
 
     attempt: Optional[Count] = None
+    # Only in records of earlier versions. Today `outcome/ends.py` derives these facts.
+    victim: bool = False
+    worker_killed: bool = False
+    oom: bool = False
 
 
 class SignalReceived(Event, kind="signal"):

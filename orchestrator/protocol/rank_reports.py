@@ -49,6 +49,7 @@ class RankEnd(Fields):
     tail: tuple[str, ...] = ()  # the last lines of the rank's log
     after: Seconds = 0.0  # seconds from the order to start the ranks to the rank's end, measured on its node
     sent: str = ""  # the last signal that the rank was sent by its launcher, or with its agent; "": none
+    stopped: Optional[bool] = None  # whether orch ended the rank; only in records of earlier versions, without `sent`
     failed_rank: Optional[int] = None  # the rank whose failure another launcher (torchrun) blames
     unread: str = ""  # why the end of the rank's log can't be parsed
     finished: bool = False  # a signal ended the process while it exited, after its program had ended

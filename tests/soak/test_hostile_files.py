@@ -56,7 +56,7 @@ def a_run(home: Path, *, is_live: bool) -> RunDir:
         beat(run, rank, step=5, total=10, phase="train", loss=0.5, time=120.0)
     own, attempt = run.node(0), run.node(0) / "attempt_0"
     report = {"tail": ["last words"], "error": {"type": "ValueError", "message": "boom", "traceback": "boom"}}
-    tell(run, 0, "rank_exit", 150.0, rank=1, code=1, signal=None, attempt=0, victim=False, **report)
+    tell(run, 0, "rank_exit", 150.0, rank=1, code=1, signal=None, attempt=0, **report)
     sample = {"time": 120.0, "mono": 1.0, "attempt": 0, "cpu": 0.5, "ranks": [], "gpus": []}
     step = {"step": 10, "epoch": 1, "world_size": 2, "time": 130.0, "metric": {"loss": 0.5}, "run": RUN, "format": 1}
     state = {"state.pt": {"bytes": 5, "sha256": sha256(b"state").hexdigest()}}

@@ -147,3 +147,4 @@ def test_the_kernel_s_kills_explain_the_ends_that_they_can_have_caused(end: dict
 def test_a_rank_that_was_sent_nothing_was_not_stopped() -> None:
     assert not was_stopped(RankEnd(0, signal="SIGTERM"))
     assert was_stopped(RankEnd(0, 0, sent="SIGTERM"))
+    assert was_stopped(RankEnd(0, 0, stopped=True))  # in the record of an earlier version
