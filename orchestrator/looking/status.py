@@ -49,7 +49,7 @@ def page(run: RunDir) -> dict[str, Any]:
 
 def trackers(run: RunDir) -> list[dict[str, Any]]:
     """Return how much of the run each tracker that the job uses has received."""
-    if not run.record().job.get("track"):
+    if not run.record().track:
         return []
     from orchestrator.trackers.progress import tracked
 

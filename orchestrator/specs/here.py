@@ -56,7 +56,7 @@ def check_this_machine(job: Job, profile: AnyProfile) -> list[Problem]:
         from orchestrator.node.system.gpus.devices import gpus
 
         there = gpus()
-    lacks = lacking(job.resources.to_json(), Has(cores(), there, memory()))
+    lacks = lacking(job.resources, Has(cores(), there, memory()))
     return [Problem(("resources", field), f"this machine {why}") for field, why in lacks.items()]
 
 

@@ -90,7 +90,7 @@ def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
     kept = run.read("run.json") or {}
     place = {**record.point.to_json(), "values": dict(point.values)}
     run.write("plan.json", launch.to_json())
-    run.write("run.json", {**kept, "job": launch.job, "world_size": launch.world_size, "sweep": place})
+    run.write("run.json", {**kept, "job": launch.job.to_json(), "world_size": launch.world_size, "sweep": place})
 
 
 # -- ends

@@ -167,7 +167,7 @@ class Reader:
     def trend(self, run: RunDir) -> Trend | None:
         """Return the course of the job's metric, or of the loss if the run has not written the job's metric."""
         with self._lock:
-            series, of_job = self._looked_at(run), metric_of_job({"job": run.record().job})
+            series, of_job = self._looked_at(run), metric_of_job({"job": run.record().job_document})
             names = series.names()
             name = of_job.name if of_job is not None and of_job.name in names else default_metric(names)
             return trend_of(name, better_of(name, of_job), series.values(name))

@@ -195,10 +195,10 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
 def _completed(backend: Backend, launches: list[LaunchPlan]) -> list[LaunchPlan]:
     """Return the plans with the scheduler's data about their machines. Plans with equal requests share one query."""
     first = backend.advice.completed(launches[0])
-    same = (launches[0].profile, launches[0].job.get("resources"))
+    same = (launches[0].profile, launches[0].job.resources)
     return [
         replace(each, profile=first.profile)
-        if (each.profile, each.job.get("resources")) == same
+        if (each.profile, each.job.resources) == same
         else backend.advice.completed(each)
         for each in launches
     ]
