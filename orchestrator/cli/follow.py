@@ -58,7 +58,7 @@ def follow(
         say(f"  checkpoint   {folder / newest}")
     say(f"  folder       {run.path}")
     if state.state == "failed":
-        say(render.verdict_page(state, style, time.time(), width_of(sys.stderr)))
+        say(render.verdict_page(state, style, time.time(), width_of(sys.stderr), account_of(run, state)))
         _say_where_outputs_go(run)
         return looking.exit_code(state)
     reason = [state.verdict.reason] if state.verdict is not None and state.verdict.reason else []

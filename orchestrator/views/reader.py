@@ -102,6 +102,11 @@ class Reader:
         with self._lock:
             return self._state(run)
 
+    def account(self, run: RunDir) -> Account | None:
+        """Return the account of a run's end, or None if the run has not ended."""
+        with self._lock:
+            return account_of(run, self._state(run))
+
     def row(self, run: RunDir) -> RunRow:
         """Return the row of one run."""
         with self._lock:

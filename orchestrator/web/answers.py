@@ -90,6 +90,7 @@ def run_page(reader: Reader, name: str, *, is_first: bool = False) -> Json:
         "hours": to_json(hours),
         "headline": _headline(reader.last_values(run), view, of_job.name if of_job is not None else None),
         "logs": _logs(run, view),
+        "account": account.to_json() if (account := reader.account(run)) is not None else None,
         "job": to_json({key: value for key, value in record.job_document.items() if key not in _NOT_SHOWN}),
     }
 
