@@ -19,6 +19,7 @@ def follow(
     """Print log lines until the run has ended, then the run's outcome. Return the exit code for the outcome."""
     from orchestrator.cli.render import runs as render
     from orchestrator.looking import run as looking
+    from orchestrator.looking.account import account_of
     from orchestrator.protocol.checkpoints import checkpoint_dir
     from orchestrator.protocol.quantities import duration
     from orchestrator.runs.files.logs import Selection, Tail, result_of

@@ -14,8 +14,8 @@ from pydantic import Field
 from orchestrator.errors import UsageError
 from orchestrator.looking import run as looking
 from orchestrator.looking import status as known
-from orchestrator.looking.logs import line_filter, logs_there
 from orchestrator.looking.account import account_of
+from orchestrator.looking.logs import line_filter, logs_there
 from orchestrator.looking.state import state_of
 from orchestrator.mcp.bounds import answer, length_of
 from orchestrator.runs.files.logs import LogFile, Selection, Tail

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from orchestrator.protocol.outputs import MAX_SIZE
 from orchestrator.protocol.training_options import TrainingOptions
 from orchestrator.specs.python_environment import PythonEnvironment
+from orchestrator.specs.search_space import SearchSpace
 from orchestrator.specs.spec import FORMAT_VERSION, Spec, setting
-from orchestrator.specs.sweeps.search_space import SearchSpace
 
 if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
     from pydantic import BeforeValidator, Field

@@ -78,7 +78,7 @@ def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
     values implies a plan with values.
     """
     from orchestrator.prepare.prepare import Request, plan_for, prepare
-    from orchestrator.specs.sweeps.search import point_of
+    from orchestrator.prepare.sweeps.search import point_of
 
     record, queued = run.record(), run.read(VALUES_FOR_START) or {}
     assert record.point is not None

@@ -12,6 +12,7 @@ from threading import RLock
 from typing import Any, Final
 
 from orchestrator.errors import StoreError, UsageError
+from orchestrator.looking.account import Account, account_of
 from orchestrator.looking.run import state_or_why_not
 from orchestrator.operations import diff, ranking
 from orchestrator.operations.watched_logs import WatchedLogs

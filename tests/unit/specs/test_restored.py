@@ -27,7 +27,7 @@ FULL = valid(Job, {
     "search": {"space": {"lr": {"low": 0.1, "high": 1.0}, "kind": ["a", "b"]}},
 })  # fmt: skip
 PROFILES = (
-    profile_of(hosts=["n[1-3]", "me@b:3"], nproc_per_node=[1, 2, 3, 4], spares=["c"], defaults={"args": [1, {"b": [2]}]}),
+    profile_of(hosts=["n[1-3]", "me@b:3"], nproc_per_node=[1, 2, 3, 4], spares=["c"], defaults={"a": [1, {"b": [2]}]}),
     profile_of("slurm", login="me@far", sbatch={"mail-type": "END", "oversubscribe": True}, nodes=2, spares=1),
     profile_of("sge", pe="mpi", request={"gpu": 1}),
     profile_of("pbs", select={"host": "n1"}, mem="2G"),
@@ -57,7 +57,9 @@ anything = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(sorted({*recorded(FULL), *recorded(PROFILES[0])} - {"name", "hosts"})), anything))
+@given(
+    st.dictionaries(st.sampled_from(sorted({*recorded(FULL), *recorded(PROFILES[0])} - {"name", "hosts"})), anything)
+)
 def test_damaged_fields_do_not_raise_and_parts_stay_parts(damage: dict[str, Any]) -> None:
     job = restored(Job, {**recorded(FULL), **damage})
     assert isinstance(job.checkpoint, Checkpoint)
