@@ -27,7 +27,9 @@ class Account(Value):
     next: str
     """Why orch does not start the run again; "" if the run succeeded."""
     command: str
-    """The command to go on: it fetches the results of a run that succeeded, and continues any other run."""
+    """The command to go on: it fetches the checkpoint of a run that succeeded ("" if it has none), and continues any
+    other run.
+    """
 
     @property
     def lost_steps(self) -> int | None:
@@ -52,15 +54,18 @@ def account_of(run: RunDir, state: RunState) -> Account | None:
     except (OSError, OrchError):  # a damaged record names no checkpoints
         newest = None
     step = (beat_of(run, state.attempt) or {}).get("step")
-    succeeded, again = state.verdict.outcome is Outcome.SUCCEEDED, f"orch submit --from {run.run_id}"
-    resumed = f"{again} --resume {run.run_id}" if newest is not None else again
+    succeeded = state.verdict.outcome is Outcome.SUCCEEDED
+    if succeeded:
+        command = f"orch pull {run.run_id}" if newest is not None else ""
+    else:
+        command = f"orch submit --from {run.run_id}" + (f" --resume {run.run_id}" if newest is not None else "")
     return Account(
         ended=state.ended,
         last_step=step if type(step) is int else None,
         checkpoint=os.path.basename(newest.path) if newest is not None else "",
         checkpoint_step=newest.step if newest is not None and newest.is_counted else None,
         next="" if succeeded else f"orch does not start this run again{_why_not(run, state)}",
-        command=f"orch pull {run.run_id}" if succeeded else resumed,
+        command=command,
     )
 
 

@@ -42,7 +42,7 @@ def filled(launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, 
     """Return the plan, in which variables of the shell have set options that the profile leaves empty, and the names of
     these variables.
     """
-    profile, used = settings_of(launch.profile), ByShell()
+    profile, used = settings_of(launch.profile), dict[str, Any]()
     fields: dict[str, Any] = {name: getattr(profile, name) for name in FIELDS}
     sbatch = dict(profile.sbatch)
     for variable, value in fills_in(environ).items():

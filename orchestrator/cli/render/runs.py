@@ -203,11 +203,13 @@ def account_facts(account: Account | None, now: float) -> dict[str, str]:
     """Return the account of a run's end as facts with their names; empty if the run has not ended."""
     if account is None:
         return {}
-    ended = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(account.ended))}, {ago(account.ended, now)}"
+    ended = ""
+    if account.ended is not None:
+        ended = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(account.ended))}, {ago(account.ended, now)}"
     newest = account.checkpoint or "none"
     lost = f"; {counted(account.lost_steps, 'step')} after it are lost" if account.lost_steps and account.next else ""
     return {
-        "ended": ended if account.ended else "",
+        "ended": ended,
         "last step": "" if account.last_step is None else str(account.last_step),
         "checkpoint": f"{newest}{lost}" if account.checkpoint or account.next else "",
         "next": account.next,

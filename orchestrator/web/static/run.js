@@ -273,7 +273,7 @@ function accountOf({ account }) {
   if (!account) return null;
   const lost = account.lost_steps && account.next ? `; ${account.lost_steps} ${account.lost_steps === 1 ? "step" : "steps"} after it are lost` : "";
   const found = [account.ended === null ? null : ["Ended", `${clock(account.ended)} (${ago(account.ended)})`], account.last_step === null ? null : ["Last step", account.last_step],
-    account.checkpoint || account.next ? ["Newest checkpoint", `${account.checkpoint || "none"}${lost}`] : null, account.next ? ["Next", account.next] : null, ["To go on", make("code", {}, account.command)]].filter(Boolean);
+    account.checkpoint || account.next ? ["Newest checkpoint", `${account.checkpoint || "none"}${lost}`] : null, account.next ? ["Next", account.next] : null, account.command ? ["To go on", make("code", {}, account.command)] : null].filter(Boolean);
   return section("The end", facts(found));
 }
 
