@@ -24,7 +24,6 @@ from orchestrator.specs.program import MANY_GPUS, program_of
 from orchestrator.specs.spec import restored
 
 PLAN_VERSION = 2
-READABLE = (1, 2)  # format versions; in version 1, every task repeated the values that all nodes share
 ON_THE_NODES = "decided on the nodes"
 BOUND_LATER = "bound on node 0 at start"
 
@@ -102,9 +101,9 @@ class LaunchPlan(Frozen):
         """Return the plan that `to_json` wrote. Raises ValueError if its format is unknown to this version of orch, and
         OrchError if no installed package has profiles of this kind.
         """
-        if data.get("version") not in READABLE:
+        if data.get("version") != PLAN_VERSION:
             raise ValueError(f"this plan has format {data.get('version')}, but this orch reads {PLAN_VERSION}")
-        values = {**data, "version": PLAN_VERSION}
+        values = dict(data)
         values["job"] = restored(Job, data["job"])
         values["profile"] = restored(model_of(kind_named(data["profile"]["kind"])), data["profile"])
         values["tasks"] = apart(values.pop("shared", {}), data["tasks"])
