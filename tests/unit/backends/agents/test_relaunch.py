@@ -30,7 +30,7 @@ from orchestrator.transport.address import Address
 from orchestrator.transport.machine import Machine
 from tests.events import event
 from tests.machines import FakeMachine, FakePool, Told
-from tests.unit.profiles import profile_of
+from tests.unit.profiles import profile_of, recorded
 
 PROFILE: dict[str, Any] = {
     "hosts": [{"host": f"n{number}", "addr": f"n{number}"} for number in (1, 2, 3)],
@@ -204,7 +204,7 @@ def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tm
 def test_the_forecast_of_a_start_has_the_machines_that_the_start_chooses_from(tmp_path: Path) -> None:
     run, settings = RunDir(tmp_path), AgentsSettings.of(profile_of(**PROFILE))
     n1, n2, n3, n4, _ = settings.all_hosts.values()
-    run.write("run.json", {"profile": PROFILE})
+    run.write("run.json", recorded(**PROFILE))
     has = Reserves(("n1", "n2", "n3"), ("n4", "n5"), frozenset(), None, 900)
     assert AgentsOverSsh().reserves(run) == has
     Handle(HandleStatus.SUBMITTED, 1, (n1, n4), {}, (0, 1), (n2, n3)).write(run)  # n3 was left out
@@ -259,7 +259,7 @@ def test_logs_are_brought_of_machines_that_get_another_number_and_have_begun(tmp
 
 def test_nothing_is_started_on_machines_whose_job_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, of_job = RunDir(tmp_path), {**PROFILE, "start_by": ["ssh", "srun"], "job": "slurm:7"}
-    run.write("run.json", {"profile": of_job})
+    run.write("run.json", recorded(**of_job))
     run.write("plan.json", {"tasks": []})
     monkeypatch.setattr(relaunch, "is_over", lambda job: job == "slurm:7")
     again = Relaunch(1, 1, "preempted", "stopped by SIGTERM, which orch has not sent")
@@ -275,7 +275,7 @@ def test_an_agent_is_gone_if_its_job_has_ended(tmp_path: Path) -> None:
             raise JobOverError(f"{address.host}: Slurm job 7 has ended")
 
     run, settings = RunDir(tmp_path), AgentsSettings.of(profile_of(**PROFILE, start_by=["srun"], job="slurm:7"))
-    run.write("run.json", {"profile": PROFILE})
+    run.write("run.json", recorded(**PROFILE))
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {0: (1, 1)}, (0, 1, 2)).write(run)
     follower = NodeFollower(run, 0, Over())  # type: ignore[arg-type]
     with pytest.raises(JobOverError) as raised:

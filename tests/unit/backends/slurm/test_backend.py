@@ -136,7 +136,8 @@ def test_gpus_bring_their_share_of_the_cores_along(
     made = site.backend.advice.completed(plan)
     assert cores_per_node(made) == cores
     open_still = made == plan and bool(profile) and not job and "cpus_per_gpu" not in profile
-    run = create_run(site.bin.parent / "home", "q-abc234", {"kind": "slurm", "profile": made.profile, "job": made.job})
+    record = {"kind": "slurm", "profile": made.profile.to_json(), "job": made.job.to_json()}
+    run = create_run(site.bin.parent / "home", "q-abc234", record)
     assert ("set cpus_per_gpu" in site.backend.advice.unsaid(run)) is open_still is (not takes)
 
 
