@@ -304,7 +304,6 @@ class Backend(ABC):
 
     def tell_losses(self, run: RunDir, nodes: Collection[int]) -> None:
         """Tell the agents of the run's newest start that the agents of these nodes have died."""
-        raise NotImplementedError  # called only if no scheduler starts the agents
 
     @abstractmethod
     def clean_up(self, run: RunDir) -> list[NodeProof]:

@@ -152,7 +152,7 @@ class Agent:
         keep_room_for_cancel(self.node_dir)
         python = ".".join(map(str, sys.version_info[:3]))
         names = tuple(words_of(self.task.env.get(GIVEN, "")))
-        facts = {"python": python, "cores": cores(), "gpus": gpus_of(self.task), "gpu_names": names}
+        facts: dict[str, Any] = {"python": python, "cores": cores(), "gpus": gpus_of(self.task), "gpu_names": names}
         self.events.write(events.AgentStarted(host, pid, started, self.task.start, nproc=self.nproc, **facts))
 
     def _listen_for_signals(self) -> None:

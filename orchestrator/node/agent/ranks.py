@@ -480,7 +480,7 @@ class Ranks:
         self.reap_orphans()
         name, kills = name_of(-code) if code < 0 else "SIGKILL", oom_kills() - self.oom_kills if is_oom else 0
         error, sent = RankError(LOST_LAUNCHER, f"the launcher of this node {how}"), "SIGKILL" if self.is_overdue else ""
-        ends = {"signal": name, "error": error, "tail": report.tail, "sent": sent, "oom_kills": kills}
+        ends: dict[str, Any] = {"signal": name, "error": error, "tail": report.tail, "sent": sent, "oom_kills": kills}
         lost = messages.RankEnded(self.attempt, 0, code if code > 0 else None, **ends)
         for rank in sorted(self.running):
             if self.orphaned.get(rank) == 0 and not self.told_to_stop:  # the launcher had no time to report it
