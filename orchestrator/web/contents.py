@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -22,7 +22,6 @@ from orchestrator.runs.files.checkpoints import Checkpoint
 from orchestrator.runs.files.outputs import outputs_of
 from orchestrator.runs.store import RunDir
 from orchestrator.views.reader import Reader
-from orchestrator.web.event_pictures import pictures_in
 
 MOST_BYTES: Final = 32 << 20  # the most bytes in one answer
 MOST_ENTRIES: Final = 100  # the most files of a checkpoint that are listed
@@ -59,12 +58,6 @@ def part_of(reader: Reader, name: str, query: Mapping[str, str]) -> Part:
         size = os.fstat(content.fileno()).st_size
         content.seek(offset or 0)
         return Part(content.read(min(MOST_BYTES if count is None else count, MOST_BYTES)), size)
-
-
-def pictures_of(reader: Reader, name: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """List the pictures in an output that is a TensorBoard event file, each with its offset in the file."""
-    with _opened(reader.find(name), query) as file:
-        return [asdict(picture) for picture in pictures_in(file)]
 
 
 @contextmanager
