@@ -138,7 +138,12 @@ def _ended(root: Path, run: RunDir, problem: StoreError | None, *, now: bool, is
             "is not recorded"
         )
         raise StoreError(f"run {run.run_id} was ended, {said}; the end could not be recorded: {problem.message}", hint)
-    reconcile(root, run)
+    try:
+        reconcile(root, run)
+    except BackendError as error:
+        if not error.transient:
+            raise
+        # the state says for which machines the supervisor waits to copy their files
     deliver_news(root)
     return Cancelled(state_of(run), tuple(proofs))
 
