@@ -382,10 +382,14 @@ def create_run(
         what = "ORCH_HOME, or workdir: in the profile," if elsewhere else "ORCH_HOME"
         said = f"{error.filename or run.path} can't be created: {error.strerror}"
         raise StoreError(said, f"set {what} to a folder of yours") from error
-    hold_start(run)
-    run.write("run.json", record)
-    if indexed:
-        append_line(root / "index", run_id)
+    try:
+        hold_start(run)
+        run.write("run.json", record)
+        if indexed:
+            append_line(root / "index", run_id)
+    except StoreError:  # the disk is full
+        remove_run(root, run)
+        raise
     return run
 
 
