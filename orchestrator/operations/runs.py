@@ -87,8 +87,8 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
 
 
 def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancelled]:
-    """Stop the runs, queued runs first. Return the results of the runs that had not ended before. Runs whose state can't
-    be read come last.
+    """Stop the runs, queued runs first. Return the results of the runs that had not ended before. Runs whose state
+    can't be read come last.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -186,7 +186,7 @@ def deliver_news(root: Path) -> None:
 
 
 def remove(root: Path, run: RunDir) -> None:
-    """Delete a run that has ended or can't be read. Raises UsageError for a live run. This needs no room on the disk."""
+    """Delete a run that has ended or can't be read, also if the disk is full. Raises UsageError for a live run."""
     check_own(root, run)
     try:
         state = state_of(run)

@@ -116,7 +116,7 @@ class HeartbeatFile:
             return
         now = time.monotonic()
         reason = self.unsaved.encode("ascii", "replace").decode()
-        reason = reason if len(reason) <= REASON_CHARS else f"...{reason[3 - REASON_CHARS:]}"
+        reason = reason if len(reason) <= REASON_CHARS else f"...{reason[3 - REASON_CHARS :]}"
         first, second = (*(self._steps if self._loaded is None else ()), None, None)[:2]
         complete = replace(
             heartbeat, time=now, waited=self._waited, saves=self._saves, saves_failed=self._saves_failed,

@@ -28,9 +28,12 @@ FILES = (
 
 
 HOW = ("link", "pipe", "folder", "garbage")
-FIRST = [("nodes/0/agent.json", how) for how in HOW] + [(name, HOW[number % 4]) for number, name in enumerate(FILES[1:])]
+ONE_EACH = [(name, HOW[number % 4]) for number, name in enumerate(FILES[1:])]
+FIRST = [*(("nodes/0/agent.json", how) for how in HOW), *ONE_EACH]
 REST = [(name, how) for name in FILES for how in HOW if (name, how) not in FIRST]
-OTHERS = pytest.mark.full("tests/unit/supervisor/test_hostile_files.py::test_no_file_that_a_job_may_write_stops_a_command")
+OTHERS = pytest.mark.full(
+    "tests/unit/supervisor/test_hostile_files.py::test_no_file_that_a_job_may_write_stops_a_command"
+)
 
 
 @pytest.fixture
