@@ -262,12 +262,9 @@ class _LogWatch:
 
 
 def finish(
-    run: RunDir,
-    sources: Iterable[Source],
-    unreachable: Collection[int] = (),
-    former: Iterable[Source] = (),
+    run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), former: Iterable[Source] = (),
     patience: float = 0.0,
-) -> None:
+) -> None:  # fmt: skip
     """Copy all files of an ended run, then remove its folders on the other machines. Does nothing if the run's result
     (verdict.json) is recorded.
 
@@ -290,13 +287,9 @@ def nodes_ended(run: RunDir) -> set[int | None]:
 
 
 def bring_home(
-    run: RunDir,
-    sources: Iterable[Source],
-    unreachable: Collection[int] = (),
-    *,
-    limited: bool = True,
-    patience: float = 0.0,
-) -> None:
+    run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (),
+    *, limited: bool = True, patience: float = 0.0,
+) -> None:  # fmt: skip
     """Copy all files of a run to this machine, then remove its folders on the other machines. The run's result may
     be known already. If `limited` is False, copy outputs of any size. Raises BackendError as `finish` does.
     """
