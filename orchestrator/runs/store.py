@@ -304,9 +304,9 @@ def _lines_in(run: RunDir, path: str, node: int | None) -> list[Record]:
 
 def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
     """Yield the JSON object in each line of a file. Lines that are not a JSON object are skipped. A missing file, or a
-    link, a pipe or a folder that a program has put there, has no lines.
+    link, a pipe, a folder or gigabytes of data that a program has put there, has no lines.
 
-    No link below the folder `below` is followed. Raises StoreError if the file can't be read or is too large.
+    No link below the folder `below` is followed. Raises StoreError if the file can't be read.
     """
     try:
         data = read_regular(path, MOST_LINES, below)

@@ -27,9 +27,9 @@ FILES = (
 )  # fmt: skip
 
 
-HOW = ("link", "pipe", "folder", "garbage")
-ONE_EACH = [(name, HOW[number % 4]) for number, name in enumerate(FILES[1:])]
-FIRST = [*(("nodes/0/agent.json", how) for how in HOW), *ONE_EACH]
+HOW = ("link", "pipe", "folder", "garbage", "large")
+ONE_EACH = [(name, HOW[number % 5]) for number, name in enumerate(FILES[1:])]
+FIRST = [*((name, how) for name in FILES[:2] for how in HOW), *ONE_EACH[1:]]
 REST = [(name, how) for name in FILES for how in HOW if (name, how) not in FIRST]
 OTHERS = pytest.mark.full(
     "tests/unit/supervisor/test_hostile_files.py::test_no_file_that_a_job_may_write_stops_a_command"
@@ -59,6 +59,9 @@ def spoil(run: RunDir, name: str, how: str, tmp_path: Path) -> None:
             os.mkfifo(place)
         case "folder":
             place.mkdir()
+        case "large":
+            place.touch()
+            os.truncate(place, 1 << 30)  # sparse
         case _:
             place.write_bytes(b"\xff{")
 
