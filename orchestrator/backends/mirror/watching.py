@@ -20,7 +20,7 @@ from orchestrator.backends.mirror.growing import Copy, update_all
 from orchestrator.backends.mirror.output_record import Left, Sizes, record_left
 from orchestrator.backends.mirror.outputs import Outputs
 from orchestrator.backends.settings import remote_folder
-from orchestrator.errors import BackendError, OrchError, StoreError
+from orchestrator.errors import BackendError, JobOverError, OrchError, StoreError
 from orchestrator.outcome.restart import newest_start
 from orchestrator.protocol.events import AgentEnded, Cancel, GaveUp, LeftBehind, of
 from orchestrator.protocol.files import locked
@@ -296,24 +296,28 @@ def bring_home(
     checkpoints, remote = remote_checkpoints(run), remote_folder(run)
     by_node = {source.nodes[0]: source for source in sources}
 
+    def connected(source: Source) -> Machine:
+        try:
+            return source.session()
+        except BackendError as error:  # the machine could be reached before; only a scheduler's job is over for good
+            error.transient = not isinstance(error, JobOverError)
+            raise
+
     def bring(_: int, source: Source) -> None:
-        session, copies = source.session(), source.copies(run, None)
+        session, copies = connected(source), source.copies(run, None)
         update_all(copies, session)
         if source.nodes[0] == 0:
             bring_newest(run, session, checkpoints, copies[0].steps)
 
     def outputs(node: int, source: Source) -> Left:
         try:
-            return Outputs(run, node).bring(source.session(), final=True, limited=limited, sizes=sizes)
+            return Outputs(run, node).bring(connected(source), final=True, limited=limited, sizes=sizes)
         except BackendError as error:
             if error.transient:
                 raise
             return Left(None, 0, error.message)
         except OSError as error:  # an error with the records on this machine
             return Left(None, 0, f"{error.filename or run.path}: {error.strerror or error}")
-
-    def remove(_: int, source: Source) -> None:
-        source.session().call("remove", run_dir=remote, run_id=run.run_id)
 
     def of_those(failed: Collection[int]) -> dict[int, Source]:
         return {node: each for node, each in by_node.items() if node not in failed}
@@ -340,11 +344,12 @@ def bring_home(
     record_left(run, left, {node: by_node[node].name for node in left}, remote)
     held = {node for node, each in left.items() if each.is_something}
     is_whole = not run.record().profile.get("shared") or not ({0} & (held | failed.keys()))
-    _, kept = on_all(remove, of_those({*failed, *held}) if is_whole else {})
-    for node, error in failed.items():
-        _record_left_behind(run, by_node[node], error.message)
-    for node, error in kept.items():
-        _record_left_behind(run, by_node[node], error.message, files=0)
+    _, kept = on_all(
+        lambda _, source: source.session().call("remove", run_dir=remote, run_id=run.run_id),
+        of_those({*failed, *held}) if is_whole else {},
+    )
+    for node, error in {**failed, **kept}.items():
+        _record_left_behind(run, by_node[node], error.message, files=0 if node in kept else None)
 
 
 def _record_left_behind(run: RunDir, source: Source, why: str, files: int | None = None) -> None:

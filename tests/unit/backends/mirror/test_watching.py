@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -21,7 +22,7 @@ from orchestrator.backends.mirror.watching import (
     finish,
     watching_logs,
 )
-from orchestrator.errors import BackendError, StoreError
+from orchestrator.errors import BackendError, JobOverError, StoreError
 from orchestrator.protocol.events import Cancel
 from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.reducer import left_outputs
@@ -114,6 +115,26 @@ def test_a_connection_that_breaks_in_the_last_copy_is_tried_again(run: RunDir, t
     assert (run.path / "outputs/out.txt").read_text() == "an output"
     assert left_outputs(run.events()) == ()
     assert not (tmp_path / "orch/runs/r-1").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (BackendError("n2: can't be reached: Connection refused"), True),  # its sshd starts again
+        (BackendError("n2: no such host: Temporary failure in name resolution"), True),
+        (JobOverError("n2: Slurm's job 7 has ended"), False),
+    ],
+)
+def test_a_machine_that_was_reached_before_may_come_back_unless_its_job_is_over(
+    run: RunDir, error: BackendError, waits: bool
+) -> None:
+    def session() -> Machine:
+        raise error
+
+    heard_its_end(run, 0, 1)
+    with pytest.raises(BackendError) if waits else contextlib.nullcontext():
+        finish(run, [machine("n1", 0), machine("n2", 1, session=session)], patience=60.0)
+    assert len(left_behind(run)) == 1
 
 
 @pytest.mark.parametrize("ends", ["time", "cancel"])
