@@ -190,13 +190,10 @@ def remove(root: Path, run: RunDir) -> None:
     check_own(root, run)
     try:
         state = state_of(run)
-    except StoreError:
-        with contextlib.suppress(StoreError):
-            backend_for("local").clean_up(run)  # the machines of the run are unknown, so only this machine is cleaned
-        remove_run(root, run)
-        return
-    if not state.is_final:
-        raise UsageError(f"run {run.run_id} is {state.state}", f"cancel it first: orch cancel {run.run_id}")
-    with contextlib.suppress(StoreError):  # the disk has no room for the verdict, and the processes have been ended
+        if not state.is_final:
+            raise UsageError(f"run {run.run_id} is {state.state}", f"cancel it first: orch cancel {run.run_id}")
         reconcile(root, run)
+    except StoreError:  # its machines are unknown, or the disk has no room for its verdict
+        with contextlib.suppress(StoreError):
+            backend_for("local").clean_up(run)
     remove_run(root, run)

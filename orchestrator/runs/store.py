@@ -112,20 +112,17 @@ class RunDir:
     def read(self, name: str) -> Record | None:
         """Return a JSON record, or None if it does not exist. Raises StoreError if it can't be read."""
         path = f"{self.path}/{name}"  # `orch status` reads thousands, and joining Paths would take as long as reading
+        remedy = f"inspect the file; if the run may still be live, end its processes: orch cancel {self.run_id}"
         try:
             data = read_json(path, MOST_RECORD, self.path if "/" in name else None)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            raise StoreError(f"{path} can't be read: {why}", self._remedy) from error
+            raise StoreError(f"{path} can't be read: {why}", remedy) from error
         if not isinstance(data, dict):
-            raise StoreError(f"{path} does not contain a JSON object", self._remedy)
+            raise StoreError(f"{path} does not contain a JSON object", remedy)
         return data
-
-    @property
-    def _remedy(self) -> str:
-        return f"inspect the file; if the run may still be live, end its processes: orch cancel {self.run_id}"
 
     def made_of(self, name: str, make: Callable[[RunDir], _Made]) -> _Made:
         """Return `make(run)`, which computes a value from the JSON record with this name. The value is cached until the
