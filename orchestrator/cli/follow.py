@@ -65,6 +65,8 @@ def follow(
     reason = [state.verdict.reason] if state.verdict is not None and state.verdict.reason else []
     for note in (*reason, *render.offer_lines(state, time.time())):
         say(f"  note         {escapes.one_line(note)}")
+    if state.left:
+        say("\n".join(render.left_lines(state)))
     _say_where_outputs_go(run)
     return looking.exit_code(state)
 

@@ -183,11 +183,13 @@ def _cancelled_words(runs: int, asked: Sequence[RunState], going: int) -> str:
 def wait_all(runs: list[RunDir], sweep: str, timeout: float | None, *, as_json: bool) -> int:
     """Wait for all runs of a sweep, and return the exit code for the worst outcome."""
     from orchestrator.cli.render import sweeps
+    from orchestrator.cli.render.runs import left_lines
     from orchestrator.looking import run as looking
 
     states = looking.wait_all(runs, timeout)
     if as_json:
         print_json([state.to_json() for state in states])
     else:
-        say(f"{sweep} {sweeps.overall(states)}: {sweeps.counted(states)}")
+        left = [line for state in states for line in left_lines(state)]
+        say("\n".join([f"{sweep} {sweeps.overall(states)}: {sweeps.counted(states)}", *left]))
     return looking.exit_code_of_all(states)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.backends import backend_for
 from orchestrator.errors import (
     EXIT_CANCELLED,
+    EXIT_FILES_LEFT,
     EXIT_NOT_FINISHED,
     EXIT_RUN_FAILED,
     EXIT_SUCCEEDED,
@@ -100,7 +101,12 @@ def states(run: RunDir, timeout: float | None = None) -> Iterator[RunState]:
 
 
 def exit_code(state: RunState) -> int:
-    """Return the exit code of `wait` and `submit --follow` for a run in this state."""
+    """Return the exit code of `wait` and `submit --follow` for a run in this state.
+
+    The outputs of a machine that left the run before its end (its number follows those of the nodes) don't count.
+    """
+    if state.state == RunStatus.SUCCEEDED and any(each.node < len(state.nodes) for each in state.left):
+        return EXIT_FILES_LEFT
     return {
         RunStatus.SUCCEEDED: EXIT_SUCCEEDED,
         RunStatus.FAILED: EXIT_RUN_FAILED,
@@ -141,5 +147,5 @@ def wait_all(runs: Sequence[RunDir], timeout: float | None = None) -> list[RunSt
 def exit_code_of_all(states: Sequence[RunState]) -> int:
     """Return the exit code of `orch wait` for a sweep, which is the exit code of the sweep's worst run."""
     codes = {exit_code(state) for state in states if not state.is_stopped_early}
-    order = (EXIT_NOT_FINISHED, EXIT_RUN_FAILED, EXIT_CANCELLED)
+    order = (EXIT_NOT_FINISHED, EXIT_RUN_FAILED, EXIT_CANCELLED, EXIT_FILES_LEFT)
     return next((code for code in order if code in codes), 0)

@@ -45,7 +45,7 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
     if full := why_full(run.root):
         state = replace(state, detail="; ".join(filter(None, [full, state.detail])))
     if backend.is_remote and state.verdict is not None:
-        detail = full or "bringing back its logs, outputs and checkpoints"
+        detail = full or "; ".join(["bringing back its logs, outputs and checkpoints", *_awaited(state, record)])
         return replace(state, state=RunStatus.FINISHING, verdict=None, detail=detail)
     if state.verdict is not None:  # the run has ended, and its verdict is not recorded yet
         from orchestrator.runs.missing_files import explained
@@ -54,6 +54,14 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
     if state.state == RunStatus.PENDING and (why := why_it_waits(run.root, run, record)):
         return replace(state, detail="; ".join(filter(None, [why, state.detail])))
     return state
+
+
+def _awaited(state: RunState, record: RunRecord) -> list[str]:
+    """Return for which machines an ended run waits, because their files could not be copied yet."""
+    if not state.left:
+        return []
+    hosts, reasons = ", ".join(each.host for each in state.left), "; ".join(each.reason for each in state.left)
+    return [f"waiting for {hosts} ({reasons}), at most {record.profile_document.get('node_wait') or 0:g} s"]
 
 
 def _recovering(state: RunState, evidence: Evidence, run: RunDir, backend: Backend) -> RunState:

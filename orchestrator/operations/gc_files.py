@@ -84,7 +84,9 @@ def _folders_without_record(root: Path) -> Iterator[Finding]:
         if folder.name.startswith("."):
             continue
         if folder.is_dir() and not (folder / "run.json").exists() and not _is_bare(folder):
-            yield Finding("folder", str(folder), "kept", f"its record is lost; orch rm {folder.name} removes it")
+            yield Finding(
+                "folder", str(folder), "kept", f"its record is lost; look at its files before orch rm {folder.name}"
+            )
 
 
 def _partial_inputs(root: Path, *, dry_run: bool) -> Iterator[Finding]:

@@ -49,7 +49,7 @@ def select(
         is_old = before is None or (state.ended or state.created) < before
         if state.is_final and is_old and (not states or state.state in states):
             found.append(run)
-    holding = [run for run in found[keep:] if any(each.files for each in left_outputs(run.events()))]
+    holding = [run for run in found[keep:] if left_outputs(run.events())]
     return [run for run in found[keep:] if run not in holding], holding
 
 

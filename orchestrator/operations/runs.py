@@ -12,11 +12,11 @@ from typing import Final
 from orchestrator.backends import backend_for
 from orchestrator.backends.base import NodeProof
 from orchestrator.errors import BackendError, StoreError, UsageError
-from orchestrator.looking.run import POLL_SECONDS, wait
+from orchestrator.looking.run import POLL_SECONDS, state_or_why_not, wait
 from orchestrator.looking.state import state_of
 from orchestrator.protocol.events import Cancel
 from orchestrator.runs import dependencies, outbox
-from orchestrator.runs.state import RunState
+from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import RunDir, check_own, remove_run
 from orchestrator.supervisor.background import start_supervisor
 from orchestrator.supervisor.reconcile import reconcile
@@ -64,10 +64,14 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
     this record, the run is ended first, which frees space. Raises StoreError if the space is still too small. A run
     that has ended is left unchanged.
 
-    If the run's own record is lost, only its processes on this machine can be ended.
+    If the run's own record is lost or damaged, only its processes on this machine can be ended.
     """
-    state, record = state_of(run), run.record()
-    if record.is_lost and run.ending() is None:
+    try:
+        is_lost = run.record().is_lost and run.ending() is None
+    except StoreError:
+        is_lost = True
+    state = state_or_why_not(run) if is_lost else state_of(run)
+    if is_lost:
         check_own(root, run)
         return Cancelled(state, tuple(backend_for("local").clean_up(run)), record_is_lost=True)
     if state.is_final:
@@ -83,10 +87,14 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
 
 
 def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancelled]:
-    """Stop the runs, queued runs first. Return the results of the runs that had not ended before."""
+    """Stop the runs, queued runs first. Return the results of the runs that had not ended before. Runs whose state
+    can't be read come last.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
-    live = [run for run in runs if not state_of(run).is_final]
+    states = {run: state_or_why_not(run) for run in runs}
+    damaged = [run for run, state in states.items() if state.state is RunStatus.UNREADABLE]
+    live = [run for run, state in states.items() if not state.is_final and run not in damaged]
     for run in live:
         check_own(root, run)
     problems = {run: _record_cancel(run, now=now) for run in live}  # if the disk is full, each run is still cancelled
@@ -95,7 +103,7 @@ def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancell
         done = list(pool.map(lambda run: _ended(root, run, problems[run], now=now, is_begun=run in begun), live))
     if refused:  # raised last, because the other runs are ended all the same
         raise refused[0]
-    return done
+    return [*done, *(cancel(root, run, now=now) for run in damaged)]
 
 
 def _pass_on(runs: Sequence[RunDir]) -> tuple[set[RunDir], list[BackendError]]:
@@ -138,7 +146,12 @@ def _ended(root: Path, run: RunDir, problem: StoreError | None, *, now: bool, is
             "is not recorded"
         )
         raise StoreError(f"run {run.run_id} was ended, {said}; the end could not be recorded: {problem.message}", hint)
-    reconcile(root, run)
+    try:
+        reconcile(root, run)
+    except BackendError as error:
+        if not error.transient:
+            raise
+        # the state says for which machines the supervisor waits to copy their files
     deliver_news(root)
     return Cancelled(state_of(run), tuple(proofs))
 
@@ -173,16 +186,14 @@ def deliver_news(root: Path) -> None:
 
 
 def remove(root: Path, run: RunDir) -> None:
-    """Delete a run that has ended or can't be read. Raises UsageError for a live run."""
+    """Delete a run that has ended or can't be read, also if the disk is full. Raises UsageError for a live run."""
     check_own(root, run)
     try:
         state = state_of(run)
-    except StoreError:
+        if not state.is_final:
+            raise UsageError(f"run {run.run_id} is {state.state}", f"cancel it first: orch cancel {run.run_id}")
+        reconcile(root, run)
+    except StoreError:  # its machines are unknown, or the disk has no room for its verdict
         with contextlib.suppress(StoreError):
-            backend_for("local").clean_up(run)  # the machines of the run are unknown, so only this machine is cleaned
-        remove_run(root, run)
-        return
-    if not state.is_final:
-        raise UsageError(f"run {run.run_id} is {state.state}", f"cancel it first: orch cancel {run.run_id}")
-    reconcile(root, run)
+            backend_for("local").clean_up(run)
     remove_run(root, run)

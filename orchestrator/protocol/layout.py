@@ -18,8 +18,8 @@ _OWN_ON_NODES = (
     r"|container_\d+\.id|second_copy|scratch|compiled|receiving)"
 )
 _OWN_HERE = (
-    rf"(run|plan|code|handle|{_JOB}|held|queue|reserve|secrets|outbox_secrets|verdict|environment|packages|launch)\.json"
-    r"|pull(ed)?\.json|sending|starting|events\.jsonl|notify\.log|outbox|(collect|outputs|logs)\.lock|trackers"
+    rf"(run|plan|code|handle|{_JOB}|held|queue|reserve|secrets|outbox_secrets|verdict|environment|packages|launch|labels)\.json"
+    r"|pull(ed)?\.json|sending|starting|events\.jsonl|notify\.log|outbox|(collect|outputs|logs|labels)\.lock|trackers"
     r"|[^/]*\.replay-[0-9a-f]{6}"
 )
 # Names that `temporary_name` and `partial_of` made.

@@ -45,7 +45,7 @@ _KINDS = {
 
 
 class NotOrdinaryError(OSError):
-    """The path does not name an ordinary file, or a part of the path is a link."""
+    """The path does not name an ordinary file, a part of the path is a link, or the file is larger than allowed."""
 
 
 def descriptor_of(path: _Path, below: _Path | None = None) -> int:
@@ -155,7 +155,7 @@ def _contents(descriptor: int, most: int) -> bytes:
     finally:
         os.close(descriptor)
     if size > most or len(data) > most:
-        raise OSError(errno.EFBIG, f"the file is larger than {_amount(most)}")
+        raise NotOrdinaryError(errno.EFBIG, f"the file is larger than {_amount(most)}")
     return data
 
 

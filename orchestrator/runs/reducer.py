@@ -107,11 +107,11 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
 
 def left_outputs(events: Iterable[Event]) -> tuple[LeftOutputs, ...]:
     """Return the outputs that are on the run's machines and not on this machine. The last record of each node
-    counts.
+    counts. A folder that is left without outputs does not count.
     """
     found: dict[int, LeftOutputs] = {}
     for event in events:
-        if isinstance(event, (OutputsLeft, LeftBehind)):
+        if isinstance(event, (OutputsLeft, LeftBehind)) and event.files != 0:
             found[event.left] = LeftOutputs(
                 event.left, event.host, event.folder, event.files, event.bytes, event.reason
             )

@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import shlex
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from orchestrator.node.system.private import make_private, remedy, why_exposed, 
 from orchestrator.protocol import files
 from orchestrator.protocol.events import Clock, Event, of, read_event, read_events
 from orchestrator.protocol.json_text import objects_in
-from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, READABLE, read_json, read_regular
+from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, READABLE, NotOrdinaryError, read_json, read_regular
 from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.files.file_cache import FileCache, Signature, signature_of
 from orchestrator.runs.record import PlanRecord, RunRecord
@@ -111,17 +112,16 @@ class RunDir:
     def read(self, name: str) -> Record | None:
         """Return a JSON record, or None if it does not exist. Raises StoreError if it can't be read."""
         path = f"{self.path}/{name}"  # `orch status` reads thousands, and joining Paths would take as long as reading
+        remedy = f"inspect the file; if the run may still be live, end its processes: orch cancel {self.run_id}"
         try:
             data = read_json(path, MOST_RECORD, self.path if "/" in name else None)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            raise StoreError(
-                f"{path} can't be read: {why}", f"inspect the file, or remove the run: orch rm {self.run_id}"
-            ) from error
+            raise StoreError(f"{path} can't be read: {why}", remedy) from error
         if not isinstance(data, dict):
-            raise StoreError(f"{path} does not contain a JSON object", f"remove the run: orch rm {self.run_id}")
+            raise StoreError(f"{path} does not contain a JSON object", remedy)
         return data
 
     def made_of(self, name: str, make: Callable[[RunDir], _Made]) -> _Made:
@@ -181,7 +181,7 @@ class RunDir:
     def write(self, name: str, record: Record, *, private: bool = False) -> None:
         """Write a record atomically."""
         with self._unless_removed():
-            write_durably(self.path / name, json.dumps(record, indent=1).encode(), private=private)
+            write_durably(self._own_path(name), json.dumps(record, indent=1).encode(), private=private)
 
     @property
     def is_cancelled(self) -> bool:
@@ -194,13 +194,23 @@ class RunDir:
         """Write cancel.json. If the disk is full, it is written into a reserve file of the run."""
         from orchestrator.protocol.cancelling import record_cancel
 
-        with self._unless_removed(), _said_of(self.path / "cancel.json"):
+        with self._unless_removed(), _said_of(self._own_path("cancel.json")):
             record_cancel(self.path, {"now": now, "time": time.time()})
 
     def append_event(self, event: Event) -> None:
         """Append one event of the submitting machine. Several commands may append at the same time."""
         with self._unless_removed():
-            append_line(self.path / "events.jsonl", json.dumps(event.timed(round(time.time(), 3)).to_json()))
+            append_line(self._own_path("events.jsonl"), json.dumps(event.timed(round(time.time(), 3)).to_json()))
+
+    def _own_path(self, name: str) -> Path:
+        """Return the path of one of orch's own files, before orch writes it. If the run's program has put a link, a
+        pipe or a folder there, this is moved aside.
+        """
+        path = self.path / name
+        with contextlib.suppress(OSError):
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                os.replace(path, files.temporary_name(path))
+        return path
 
     @contextlib.contextmanager
     def _unless_removed(self) -> Iterator[None]:
@@ -290,14 +300,14 @@ def _lines_in(run: RunDir, path: str, node: int | None) -> list[Record]:
 
 
 def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
-    """Yield the JSON object in each line of a file. Lines that are not a JSON object are skipped, and a missing file
-    has no lines.
+    """Yield the JSON object in each line of a file. Lines that are not a JSON object are skipped. A missing file, or a
+    link, a pipe, a folder or gigabytes of data that a program has put there, has no lines.
 
-    No link below the folder `below` is followed. Raises StoreError if the file can't be read or is too large.
+    No link below the folder `below` is followed. Raises StoreError if the file can't be read.
     """
     try:
         data = read_regular(path, MOST_LINES, below)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, NotOrdinaryError):
         return
     except OSError as error:
         raise StoreError(f"{path} can't be read: {error.strerror}") from error
@@ -382,10 +392,14 @@ def create_run(
         what = "ORCH_HOME, or workdir: in the profile," if elsewhere else "ORCH_HOME"
         said = f"{error.filename or run.path} can't be created: {error.strerror}"
         raise StoreError(said, f"set {what} to a folder of yours") from error
-    hold_start(run)
-    run.write("run.json", record)
-    if indexed:
-        append_line(root / "index", run_id)
+    try:
+        hold_start(run)
+        run.write("run.json", record)
+        if indexed:
+            append_line(root / "index", run_id)
+    except StoreError:  # the disk is full
+        remove_run(root, run)
+        raise
     return run
 
 

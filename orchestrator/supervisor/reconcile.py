@@ -52,6 +52,9 @@ class Reconciler:
         run has not ended.
         """
         record = self.record()
+        if (ending := self._known.of_file(f"{self.run.path}/verdict.json", self.run.ending, None)) is not None:
+            retire(self.root, self.run)
+            return ending.verdict
         if record.is_lost:
             return None
         backend, done = backend_for(record.kind), tuple[Action, ...]()

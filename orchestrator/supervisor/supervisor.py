@@ -173,7 +173,7 @@ def prune(root: Path, keep: int) -> list[RunDir]:
     check_own(root)
     removed = []
     for run in newest_runs(root)[keep:] if keep else []:
-        if (run.path / "verdict.json").exists() and not any(each.files for each in left_outputs(run.events())):
+        if (run.path / "verdict.json").exists() and not left_outputs(run.events()):
             remove_run(root, run)
             removed.append(run)
     return removed

@@ -223,7 +223,8 @@ class Session(Machine):
             try:
                 return self._started(start, other, boundary)
             except PythonMissingError as last:
-                raise PythonMissingError(last.message if self._old else error.message, last.hint) from error
+                said = last.message if self._old else error.message
+                raise PythonMissingError(said, last.hint, transient=last.transient) from error
 
     def _started(self, start: Callable[[list[str]], AnyChannel], argv: list[str], boundary: Boundary) -> AnyChannel:
         self._old: dict[str, str] = {}  # interpreters that are too old, and their versions
@@ -306,6 +307,7 @@ class Session(Machine):
         raise PythonMissingError(
             f"{self.name}: its python3 does not start orch's server: it {how}{words}",
             f"try: {self.address.ssh_command} python3 -c 'print(1)'; the PATH there decides which python3 is used",
+            transient=code < 0,
         )
 
     def _too_old(self, found: Mapping[str, str]) -> PythonMissingError:

@@ -72,6 +72,7 @@ def run_page(reader: Reader, name: str, *, is_first: bool = False) -> Json:
     view = reader.run(run, all_ranks=False)
     record = _readable(run.record, RunRecord.from_json(run.run_id, None), problems)
     hours = _readable(lambda: dict(reader.hours(run)), Json(), problems)
+    _readable(lambda: _open(run.path / "events.jsonl"), None, problems)
     _readable(lambda: _open(run.path / "metrics.jsonl"), None, problems)
     of_job = metrics.metric_of_job({"job": record.job_document})
     shown: Json = to_json(replace(view, nodes=(), ranks=worst_ranks(view.ranks)[:MOST_IN_TROUBLE]))

@@ -53,9 +53,6 @@ class Page:
                 reader, ask.path_params["run"], ask.query_params.get("measure")
             ),
             "/api/runs/{run}/log": lambda ask: answers.watched_log(reader, ask.path_params["run"], ask.query_params),
-            "/api/runs/{run}/pictures": lambda ask: contents.pictures_of(
-                reader, ask.path_params["run"], ask.query_params
-            ),
             "/api/views/{kind}": lambda ask: saved_views.views_of(root, ask.path_params["kind"]),
             "/api/curves": lambda ask: answers.curves(
                 reader, ask.query_params.getlist("run"), ask.query_params.getlist("metric"), ask.query_params

@@ -9,11 +9,10 @@ page.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from orchestrator.errors import StoreError, UsageError
 from orchestrator.protocol.reading import info_of, opened
@@ -22,7 +21,6 @@ from orchestrator.runs.files.checkpoints import Checkpoint
 from orchestrator.runs.files.outputs import outputs_of
 from orchestrator.runs.store import RunDir
 from orchestrator.views.reader import Reader
-from orchestrator.web.event_pictures import pictures_in
 
 MOST_BYTES: Final = 32 << 20  # the most bytes in one answer
 MOST_ENTRIES: Final = 100  # the most files of a checkpoint that are listed
@@ -55,25 +53,13 @@ def entries_of(checkpoint: Checkpoint) -> list[dict[str, Any]]:
 def part_of(reader: Reader, name: str, query: Mapping[str, str]) -> Part:
     """Return bytes of an output or of a checkpoint's file. Raises UsageError if the run has no such file."""
     offset, count = (number_of(query, key) for key in ("offset", "count"))
-    with _opened(reader.find(name), query) as content:
-        size = os.fstat(content.fileno()).st_size
-        content.seek(offset or 0)
-        return Part(content.read(min(MOST_BYTES if count is None else count, MOST_BYTES)), size)
-
-
-def pictures_of(reader: Reader, name: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """List the pictures in an output that is a TensorBoard event file, each with its offset in the file."""
-    with _opened(reader.find(name), query) as file:
-        return [asdict(picture) for picture in pictures_in(file)]
-
-
-@contextmanager
-def _opened(run: RunDir, query: Mapping[str, str]) -> Iterator[BinaryIO]:
-    path = query.get("path", "")
+    run, path = reader.find(name), query.get("path", "")
     file, below = _in_checkpoint(run, query["checkpoint"], path) if "checkpoint" in query else _output(run, path)
     try:
         with opened(file, below) as content:
-            yield content
+            size = os.fstat(content.fileno()).st_size
+            content.seek(offset or 0)
+            return Part(content.read(min(MOST_BYTES if count is None else count, MOST_BYTES)), size)
     except OSError as error:
         raise StoreError(f"{file} can't be read: {error.strerror}") from error
 

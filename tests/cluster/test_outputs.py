@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.errors import EXIT_FILES_LEFT
 from tests.cluster.control import Control
 from tests.cluster.lab import LAPTOP, Lab, kill
 from tests.patience import PATIENCE
@@ -131,7 +132,8 @@ if node == "1":
 def test_what_is_over_the_limit_or_can_not_be_read_is_kept_there_and_fetched_when_asked_for(lab: Lab) -> None:
     job = lab.job("two", TWO, launcher="exec", outputs={"max_size": "4MB"})
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
-    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    ended = lab.wait(run)
+    assert (ended.code, "2 files, 2.9 MiB" in ended.err) == (EXIT_FILES_LEFT, True), ended
     assert set(outputs(lab, run)) == {"same", "mine", "large_0", "node_1/mine"}
     page = lab.orch("why", run).out
     assert f"n2:~/.orch/runs/{run}: 2 files, 2.9 MiB: 1 over outputs.max_size of the job" in page
@@ -183,18 +185,39 @@ def copied(lab: Lab, run: str) -> int:
     return sum(path.stat().st_size for path in folder(lab, run).glob(".large.*.partial"))
 
 
-@pytest.mark.full(
-    "tests/cluster/test_outputs.py::test_what_is_over_the_limit_or_can_not_be_read_is_kept_there_and_fetched_when_asked_for",
-)
-def test_a_copy_whose_cable_is_cut_goes_on_when_it_is_asked_for(lab: Lab) -> None:
+def copying(lab: Lab, **fields: object) -> str:
+    """A run whose large file is being copied after its end, until the cable of n1 is cut."""
     lab.control.end_lost_connections("n1")
     lab.control.ignore(LAPTOP, "n1", after=8_000_000)  # no connection brings the whole file, however late it is cut
-    run = lab.submit(lab.job("cut", LARGE, launcher="exec", args=[60]), "--profile", lab.profile(hosts=["n1"]))
+    profile = lab.profile(hosts=["n1"], **fields)
+    run = lab.submit(lab.job("cut", LARGE, launcher="exec", args=[60]), "--profile", profile)
     lab.until(run, "gang_ended")
     wait_until(lambda: copied(lab, run) > 0, "the beginning of the copy")
     lab.control.cut("n1")
     lab.control.ungate(LAPTOP)
+    return run
+
+
+def test_a_copy_whose_cable_is_cut_goes_on_when_the_cable_is_back(lab: Lab) -> None:
+    run = copying(lab)
+    lab.until(run, "left_behind")
+    state = lab.status(run)
+    assert (state["state"], "waiting for n1 (n1: " in state["detail"]) == ("finishing", True), state
+    lab.control.heal("n1")
     assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert left(lab, run) == []
+    assert_large_is_whole(lab, run)
+    assert not lab.control.file("n1", f"/home/alice/.orch/runs/{run}").exists()
+
+
+@pytest.mark.full(
+    "tests/unit/backends/mirror/test_watching.py::test_the_wait_for_files_ends_with_its_time_or_by_a_cancel",
+    "tests/cluster/test_outputs.py::test_a_copy_whose_cable_is_cut_goes_on_when_the_cable_is_back",
+)
+def test_a_machine_that_does_not_come_back_in_time_keeps_its_outputs_until_they_are_asked_for(lab: Lab) -> None:
+    run = copying(lab, node_wait=3)
+    ended = lab.wait(run)
+    assert (ended.code, f"n1:~/.orch/runs/{run}" in ended.err) == (EXIT_FILES_LEFT, True), ended
     assert left(lab, run) == [("n1", None)]
     assert not (folder(lab, run) / "large").exists()
     lab.control.heal("n1")
@@ -298,7 +321,7 @@ def test_a_full_disk_here_keeps_the_folder_there(lab: Lab) -> None:
     lab.control.output(LAPTOP, "mount", "-t", "tmpfs", "-o", options, "tmpfs", state, user="root")
     lab.control.undo.callback(lab.control.output, LAPTOP, "umount", "--lazy", state, user="root")
     run = lab.submit(lab.job("full", LARGE, launcher="exec", args=[60]), "--profile", lab.profile(hosts=["n1"]))
-    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert lab.wait(run).code == EXIT_FILES_LEFT, lab.orch("why", run).out
     page = lab.orch("status", run).out
     assert f"no space left on device for {state}/runs/{run}/outputs" in page
     assert lab.control.file("n1", f"/home/alice/.orch/runs/{run}/code/large").exists()

@@ -200,3 +200,30 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(orch: Orch, project
                 with contextlib.suppress(ProcessLookupError):  # it has just ended
                     (MEMORY / "cgroup.procs").write_text(pid)
         wait_until(lambda: is_removed(group), "the end of the group")
+
+
+FILLS = """
+with open("filling", "wb", 0) as file:
+    while True:
+        file.write(bytes(range(1, 256)) * 16)
+"""
+
+
+def test_a_rank_that_fails_because_the_disk_is_full_is_named_and_its_run_can_be_ended_and_removed(
+    orch: Orch, project, small_disk: Path
+) -> None:
+    folder = project(fill_py=FILLS, fill_yaml="script: fill.py\n")
+    (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
+    runner = replace(orch, home=small_disk / "home")
+    run = runner.submit(str(folder / "fill.yaml"), "-p", str(folder / "one.yaml"))
+    state = wait(run, timeout=PATIENCE)
+    assert state.verdict is not None
+    assert state.verdict.reason.startswith("rank 0 on node 0"), state.verdict
+    with contextlib.suppress(OSError), open(small_disk / "more", "wb", 0) as file:
+        while True:
+            file.write(bytes(4096))
+    for words in (("status",), ("why", run.run_id), ("wait", run.run_id), ("cancel", run.run_id), ("gc",)):
+        done = runner(*words)
+        assert done.code in (0, 100), (words, done.err)
+    removed = runner("rm", run.run_id)
+    assert (removed.code, run.path.exists()) == (0, False), removed.err

@@ -1,4 +1,7 @@
-"""The JSON of the commands, of real runs, is as `orch schema output` says. Other tests compare what they read, too."""
+"""The JSON of the commands, of real runs, is as `orch schema output` says. Other tests compare what they read, too.
+
+No command makes a file of orch an output of the run.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from click import Context
+
+from orchestrator.cli import orch as program
 from tests.local.conftest import Orch
 from tests.output_schema import problems
 
@@ -21,6 +27,17 @@ with open(os.environ["ORCH_OUTPUT_DIR"] + "/out.txt", "w") as file:
 """
 
 
+# The commands that are not called below. None writes into a run that has ended.
+NOT_CALLED = {
+    "asks for a live run": ("stacks", "profile", "port", "shell"),
+    "starts a run of its own": ("run", "debug", "drill"),
+    "serves until it is ended": ("top", "ui", "tensorboard", "mcp"),
+    "knows no run": ("nodes", "queue", "init", "schema", "completion"),
+    "needs a run of several seconds, and only reads": ("metrics",),
+    "removes the run": ("rm",),
+}
+
+
 def test_each_command_prints_what_its_schema_says(orch: Orch, project: Callable[..., Path], tmp_path: Path) -> None:
     folder = project(main_py=PROGRAM, job_yaml="script: main.py\nlauncher: exec\n")
     job, where = str(folder / "job.yaml"), ("-p", "local", "--nproc-per-node", "1")
@@ -28,6 +45,9 @@ def test_each_command_prints_what_its_schema_says(orch: Orch, project: Callable[
     sweep = orch("submit", job, *where, "--sweep", "--x=1,2", "--json").json["sweep"]
     for name in (run, other, sweep):
         assert orch("wait", name, "--json").json
+    outputs = orch("outputs", run, "--json").json
+    assert [each["path"] for each in outputs["files"]] == ["out.txt"]
+    called = set()
     for words in (
         ("status",), ("status", run), ("status", sweep), ("why", run), ("tag", run, "+good"), ("note", run, "a note"),
         ("checkpoints", run), ("outputs", run), ("best", sweep, "--metric", "loss"), ("plot", run, "loss"),
@@ -38,6 +58,14 @@ def test_each_command_prints_what_its_schema_says(orch: Orch, project: Callable[
     ):  # fmt: skip
         done = orch(*words, "--json")
         assert done.json is not None, (words, done.err)
+        called.add(words[0])
+    for words in (("export", "torchrun", run), ("replay", run, "--rank", "0"), ("logs", run)):
+        done = orch(*words)
+        assert done.code == 0, (words, done.err)
+        called.add(words[0])
     events = [json.loads(line) for line in orch("events", run, "--json").out.splitlines()]
     assert [problems("events", event) for event in events] == [[]] * len(events)
     assert len(events) > 5
+    assert orch("outputs", run, "--json").json == outputs
+    known = called | {"events", "wait"}.union(*NOT_CALLED.values())
+    assert known == set(program.list_commands(Context(program)))

@@ -113,16 +113,21 @@ def _handle_of(run: RunDir) -> Handle | None:
 
 
 def agents_here(run: RunDir, handle: Handle | None) -> dict[int, Process]:
-    """Return the agents of a local run: those that handle.json names, and those that recorded themselves in the run's
-    folder.
+    """Return the agents of a local run: those that handle.json names, and those that only recorded themselves in the
+    run's folder.
 
-    If `orch submit` was killed, it may have started agents that are missing from handle.json.
+    If `orch submit` was killed, it may have started agents that are missing from handle.json. The run's program may
+    write into the nodes' folders, so these records are neither required nor preferred.
     """
     agents = {node: Process(*each) for node, each in handle.agents.items()} if handle is not None else {}
-    for node in sorted(int(name) for name in names_in(f"{run.path}/nodes") if name.isdecimal()):
-        if own := run.read(f"nodes/{node}/agent.json"):
-            agents[node] = _process(own) or agents.get(node, NOBODY)
-    return agents
+    for node in {int(name) for name in names_in(f"{run.path}/nodes") if name.isdecimal()} - agents.keys():
+        try:
+            own = run.read(f"nodes/{node}/agent.json")
+        except StoreError:
+            own = {}
+        if own is not None:
+            agents[node] = _process(own) or NOBODY
+    return {node: agents[node] for node in sorted(agents)}
 
 
 def _process(values: Mapping[str, Any]) -> Process | None:

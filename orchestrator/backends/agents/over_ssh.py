@@ -227,17 +227,19 @@ class AgentsOverSsh(Agents):
 
     def collect(self, run: RunDir) -> None:
         """Copy the files that are only on the nodes to this machine, then remove the run's folders on the nodes.
-        Record the outputs that could not be copied.
+        Record the outputs that could not be copied. The run waits for a node that was lost after its end as long as it
+        would wait for a node that was lost before.
         """
         from orchestrator.backends.agents.watcher import former_sources, sources
-        from orchestrator.backends.mirror.watching import finish
+        from orchestrator.backends.mirror.watching import finish, nodes_ended
 
-        lost = self.unreachable(run)
+        lost = self.unreachable(run) - nodes_ended(run)
         with self._lock:
             watcher = self._watchers.pop(run.run_id, None)
         if watcher is not None:
             watcher.stop()
-        finish(run, sources(run, self.pool), lost, former_sources(run, self.pool))
+        patience = AgentsSettings.of(run.record().profile).node_wait
+        finish(run, sources(run, self.pool), lost, former_sources(run, self.pool), patience)
 
     # -- a profile's machines
 

@@ -14,7 +14,7 @@ from orchestrator.backends.agents.handle import SECRETS, read_handle
 from orchestrator.backends.agents.liveness import unreachable_nodes
 from orchestrator.backends.agents.reachability import cut_off
 from orchestrator.backends.agents.start import Start
-from orchestrator.backends.hosts import MachinesError, on_all
+from orchestrator.backends.hosts import MachinesError, all_of, on_all
 from orchestrator.backends.mirror.given import newest_here, newest_there, with_given_checkpoint
 from orchestrator.backends.mirror.growing import Copy, update_all
 from orchestrator.backends.mirror.upload import SERVER_PYTHON, check_machine
@@ -192,7 +192,9 @@ def _bring_logs_of_renumbered(run: RunDir, pool: Machines, settings: AgentsSetti
         copy = Copy(run, node, remote_folder(run), "", None)
         update_all([copy], pool.session(host.address, settings.workdir), only_logs=True)
 
-    on_all(bring, moved)  # a machine that is lost meanwhile is detected when its agent is started
+    failed = {node: error for node, error in on_all(bring, moved)[1].items() if error.transient}
+    if failed:  # the start is tried again
+        raise all_of(failed)
 
 
 def _tasks(

@@ -237,7 +237,8 @@ class Outputs:
     def _check_room(self, count: int) -> None:
         free = shutil.disk_usage(self.run.path).free
         if free < count + LEAST_FREE:
-            said = f"{size(free)} are free, and {size(count)} are to come from node {self.node}"
+            more, kept = f"{size(count)} are to come from node {self.node}", f"{size(LEAST_FREE)} are kept for records"
+            said = f"{size(free)} are free, {more}, and {kept}"
             raise BackendError(f"no space left on device for {self.folder}: {said}", "make room on that disk")
 
     def _refuse(self, name: str, error: OSError) -> None:

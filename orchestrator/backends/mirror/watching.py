@@ -20,8 +20,9 @@ from orchestrator.backends.mirror.growing import Copy, update_all
 from orchestrator.backends.mirror.output_record import Left, Sizes, record_left
 from orchestrator.backends.mirror.outputs import Outputs
 from orchestrator.backends.settings import remote_folder
-from orchestrator.errors import BackendError, OrchError, StoreError
-from orchestrator.protocol.events import LeftBehind
+from orchestrator.errors import BackendError, JobOverError, OrchError, StoreError
+from orchestrator.outcome.restart import newest_start
+from orchestrator.protocol.events import AgentEnded, Cancel, GaveUp, LeftBehind, of
 from orchestrator.protocol.files import locked
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import Selection, nodes_with
@@ -261,50 +262,62 @@ class _LogWatch:
 
 
 def finish(
-    run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), former: Iterable[Source] = ()
-) -> None:
+    run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), former: Iterable[Source] = (),
+    patience: float = 0.0,
+) -> None:  # fmt: skip
     """Copy all files of an ended run, then remove its folders on the other machines. Does nothing if the run's result
     (verdict.json) is recorded.
 
-    A machine keeps its folder if it is unreachable, or if some of its outputs could not be copied. The events
-    `left_behind` and `outputs_left` record that. The nodes in `unreachable`, and `former` (machines of earlier starts),
-    are not contacted, so that the run's result does not wait for them. Raises BackendError if a vital machine (a login
-    node) is unreachable.
+    If a connection breaks, raise BackendError, so that the caller tries again. For a vital machine (a login node) this
+    has no limit. For a node whose agent has reported its end, it is limited to `patience` seconds after the first
+    failure, and `orch cancel` ends it. After that, the machine keeps its folder, as it does if some of its outputs
+    could not be copied. The events `left_behind` and `outputs_left` record that. The nodes in `unreachable`, and
+    `former` (machines of earlier starts), are not contacted, so that the run's result does not wait for them.
     """
     with locked(run.path / "collect.lock"):
         if not (run.path / "verdict.json").exists():
-            bring_home(run, sources, unreachable)
+            bring_home(run, sources, unreachable, patience=patience)
             for source in former:
                 _record_left_behind(run, source, "it left the run before its outputs were copied")
 
 
+def nodes_ended(run: RunDir) -> set[int | None]:
+    """Return the nodes whose agents have reported the end of the run's newest start."""
+    return {event.node for event in of(newest_start(run.events()), AgentEnded, GaveUp)}
+
+
 def bring_home(
-    run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), *, limited: bool = True
-) -> None:
+    run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (),
+    *, limited: bool = True, patience: float = 0.0,
+) -> None:  # fmt: skip
     """Copy all files of a run to this machine, then remove its folders on the other machines. The run's result may
-    be known already. If `limited` is False, copy outputs of any size.
+    be known already. If `limited` is False, copy outputs of any size. Raises BackendError as `finish` does.
     """
     checkpoints, remote = remote_checkpoints(run), remote_folder(run)
     by_node = {source.nodes[0]: source for source in sources}
 
+    def connected(source: Source) -> Machine:
+        try:
+            return source.session()
+        except BackendError as error:  # the machine could be reached before; only a scheduler's job is over for good
+            error.transient = not isinstance(error, JobOverError)
+            raise
+
     def bring(_: int, source: Source) -> None:
-        session, copies = source.session(), source.copies(run, None)
+        session, copies = connected(source), source.copies(run, None)
         update_all(copies, session)
         if source.nodes[0] == 0:
             bring_newest(run, session, checkpoints, copies[0].steps)
 
     def outputs(node: int, source: Source) -> Left:
         try:
-            return Outputs(run, node).bring(source.session(), final=True, limited=limited, sizes=sizes)
+            return Outputs(run, node).bring(connected(source), final=True, limited=limited, sizes=sizes)
         except BackendError as error:
             if error.transient:
                 raise
             return Left(None, 0, error.message)
         except OSError as error:  # an error with the records on this machine
             return Left(None, 0, f"{error.filename or run.path}: {error.strerror or error}")
-
-    def remove(_: int, source: Source) -> None:
-        source.session().call("remove", run_dir=remote, run_id=run.run_id)
 
     def of_those(failed: Collection[int]) -> dict[int, Source]:
         return {node: each for node, each in by_node.items() if node not in failed}
@@ -322,16 +335,35 @@ def bring_home(
         failed |= lost
     if vital := {node: error for node, error in failed.items() if by_node[node].is_vital}:
         raise all_of(vital)
+    ended = nodes_ended(run) if patience else ()
+    if awaited := {node: error for node, error in failed.items() if error.transient and node in ended}:
+        for node in awaited.keys() - {each.node for each in left_outputs(run.events())}:
+            _record_left_behind(run, by_node[node], failed[node].message)
+        if _is_worth_waiting(run, patience):
+            raise all_of(awaited)
     record_left(run, left, {node: by_node[node].name for node in left}, remote)
     held = {node for node, each in left.items() if each.is_something}
     is_whole = not run.record().profile.shared or not ({0} & (held | failed.keys()))
-    _, kept = on_all(remove, of_those({*failed, *held}) if is_whole else {})
+    _, kept = on_all(
+        lambda _, source: source.session().call("remove", run_dir=remote, run_id=run.run_id),
+        of_those({*failed, *held}) if is_whole else {},
+    )
     for node, error in {**failed, **kept}.items():
-        _record_left_behind(run, by_node[node], error.message)
+        _record_left_behind(run, by_node[node], error.message, files=0 if node in kept else None)
 
 
-def _record_left_behind(run: RunDir, source: Source, why: str) -> None:
-    run.append_event(LeftBehind(left=source.nodes[0], host=source.name, folder=remote_folder(run), reason=why))
+def _record_left_behind(run: RunDir, source: Source, why: str, files: int | None = None) -> None:
+    left, folder = source.nodes[0], remote_folder(run)
+    run.append_event(LeftBehind(left=left, host=source.name, folder=folder, reason=why, files=files))
+
+
+def _is_worth_waiting(run: RunDir, patience: float) -> bool:
+    """Return True for `patience` seconds after the first failure to copy the files of an ended run, unless the run was
+    cancelled in the meantime.
+    """
+    events = run.events()
+    first = min(event.time for event in of(events, LeftBehind))
+    return time.time() - first < patience and all(event.time < first for event in of(events, Cancel))
 
 
 def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:

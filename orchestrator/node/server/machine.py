@@ -228,7 +228,7 @@ def _identity(path: str, start: int | None = None) -> Process | None:
 def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

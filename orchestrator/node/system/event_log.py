@@ -54,11 +54,13 @@ class EventLog:
         try:
             written = append(self.path, line)
             self.torn = written < len(line) if written else self.torn
-            self._keep(line)
+            self._keep(line[:written])
+            if written < len(line):  # the disk is full, which the next write would report
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             if error.errno == errno.ENOENT and self._make_folder():
                 self.write(event)
-            elif error.errno == errno.ENOSPC and self._give_reserve_back():
+            elif error.errno in (errno.ENOSPC, errno.EDQUOT) and self._give_reserve_back():
                 self.write(DiskFull(self.path))
                 self.write(event)
             elif not self.complained:

@@ -45,6 +45,7 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file
 from orchestrator.runs.files.checkpoints import checkpoint_folder
 from orchestrator.runs.files.logs import result_of
+from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import RunDir, live_runs
 from orchestrator.specs.documents.lookup import shipped
@@ -335,7 +336,9 @@ def _left(run: RunDir) -> tuple[str, ...]:
             found.append(f"{proof.host} is out of reach")
         elif proof.ended and backend.look(run).scheduler is None:  # a scheduler's `ended` counts killed agents too
             found.append(f"{proof.ended} processes on {proof.host}, which were killed now")
-    return (*found, *(f"the run's folder on {event.host}" for event in of(run.events(), LeftBehind)))
+    there = {each.host for each in left_outputs(run.events())}
+    left = [event for event in of(run.events(), LeftBehind) if event.files == 0 or event.host in there]
+    return (*found, *(f"the run's folder on {event.host}" for event in left))
 
 
 def _in_words(order: Order, injection: Injection) -> str:

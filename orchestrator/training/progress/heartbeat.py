@@ -115,7 +115,8 @@ class HeartbeatFile:
         if self._fd is None or not self.due(heartbeat.phase):
             return
         now = time.monotonic()
-        reason = self.unsaved.encode("ascii", "replace").decode()[-REASON_CHARS:]
+        reason = self.unsaved.encode("ascii", "replace").decode()
+        reason = reason if len(reason) <= REASON_CHARS else f"...{reason[3 - REASON_CHARS :]}"
         first, second = (*(self._steps if self._loaded is None else ()), None, None)[:2]
         complete = replace(
             heartbeat, time=now, waited=self._waited, saves=self._saves, saves_failed=self._saves_failed,

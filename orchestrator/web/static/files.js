@@ -75,7 +75,7 @@ function treeOf(files, open, wasOpen, above) {
 
 async function viewOf(where, file) {
   const kind = file.path.split(".").at(-1).toLowerCase();
-  if (file.path.includes("tfevents")) return events(where, file);
+  if (file.path.includes("tfevents")) return { element: emptyNote("The scalars of this TensorBoard event file are curves of the run. orch pull copies the file, and TensorBoard shows its pictures and texts.") };
   if (kind in PICTURES) return media(where, file, PICTURES[kind], (address) => make("img", { src: address, alt: file.path }));
   if (kind in SOUNDS) return media(where, file, SOUNDS[kind], (address) => make("audio", { src: address, controls: true }));
   const { data, size } = await askBytes(where, { ...file.query, count: PART });
@@ -91,33 +91,6 @@ async function media(where, file, type, makeElement) {
   const { data } = await askBytes(where, file.query);
   const address = URL.createObjectURL(new Blob([data], { type }));
   return { element: make("div", { class: "media" }, makeElement(address)), close: () => URL.revokeObjectURL(address) };
-}
-
-// The pictures of a TensorBoard event file, by tag; a slider goes through the steps.
-async function events(where, file) {
-  if (exported) return { element: emptyNote("The pictures of event files are not exported. Their scalars are curves.") };
-  const found = await ask(where.replace(/content$/, "pictures"), file.query);
-  const shown = [];
-  const tags = [...new Set(found.map((each) => each.tag))].map((tag) => {
-    const steps = found.filter((each) => each.tag === tag);
-    const place = make("div", { class: "media" });
-    const said = make("output", {});
-    const slider = make("input", { type: "range", min: "0", max: String(steps.length - 1), value: String(steps.length - 1), "aria-label": `Step of ${tag}`, onchange: () => show() });
-    async function show() {
-      const picture = steps[Number(slider.value)];
-      said.textContent = `step ${number(picture.step)}`;
-      const { data } = await askBytes(where, { ...file.query, offset: picture.offset, count: picture.bytes });
-      const address = URL.createObjectURL(new Blob([data], { type: `image/${picture.kind}` }));
-      shown.push(address);
-      fill(place, make("img", { src: address, alt: `${tag}, step ${picture.step}` }));
-    }
-    return { show, element: make("section", { "aria-label": tag }, make("h4", {}, tag), make("div", { class: "tools" }, slider, said), place) };
-  });
-  await Promise.all(tags.map((tag) => tag.show()));
-  return {
-    element: found.length ? make("div", {}, tags.map((tag) => tag.element)) : emptyNote("This event file has no pictures. Its scalars are curves; orch tensorboard shows the rest."),
-    close: () => shown.forEach((address) => URL.revokeObjectURL(address)),
-  };
 }
 
 function text(data) {

@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from orchestrator.cli import orch
 from orchestrator.cli.render.runs import left_lines
-from orchestrator.protocol.events import read_events
+from orchestrator.errors import EXIT_FILES_LEFT, EXIT_SUCCEEDED
+from orchestrator.outcome.verdict import Outcome, Verdict
+from orchestrator.protocol.events import LeftBehind, read_events
 from orchestrator.runs.files.outputs import outputs_of, passed_over
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.state import LeftOutputs, RunState, RunStatus
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.supervisor.supervisor import prune
 from tests.events import event
+from tests.unit.views.runs_made import begin, end, make
 
 LEFT: dict[str, Any] = {
     "kind": "outputs_left",
@@ -86,3 +91,20 @@ def test_with_a_workdir_the_records_and_the_sent_code_are_no_outputs(tmp_path: P
     run.write("run.json", {"kind": "slurm"})
     run.write("plan.json", {"tasks": [{"run_dir": str(there), "code_dir": str(there / "code")}]})
     assert {each.path for each in outputs_of(run)} - {"train.py"} == {"a", "beside/results/b", "model.pt"}
+
+
+@pytest.mark.parametrize("left", [{0: EXIT_FILES_LEFT}, {1: EXIT_FILES_LEFT}, {2: EXIT_SUCCEEDED}, {}])
+@pytest.mark.parametrize("words", [("wait",), ("logs", "--follow")])
+def test_wait_and_follow_tell_what_was_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: dict[int, int], words: tuple[str, ...]
+) -> None:
+    """Node 2 of two nodes is a machine that another machine has replaced."""
+    monkeypatch.setenv("ORCH_HOME", str(tmp_path))
+    run = make(tmp_path, "r-abcdef", nodes=2, kind="ssh", profile={"hosts": ["n1", "n2"]})
+    begin(run, nodes=2)
+    for node in left:
+        run.append_event(LeftBehind(left=node, host="n9", folder="~/r", reason="n9: no route"))
+    end(run, Verdict(Outcome.SUCCEEDED))
+    done = CliRunner().invoke(orch, [*words, run.run_id], standalone_mode=False)
+    assert done.return_value == next(iter(left.values()), EXIT_SUCCEEDED), done.output
+    assert ("n9:~/r: files not counted: n9: no route" in done.output) == bool(left)

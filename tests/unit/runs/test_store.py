@@ -276,7 +276,7 @@ def test_a_broken_record_is_a_sentence(root: Path, text: str) -> None:
     (run.path / "plan.json").write_text(text, encoding="latin-1")
     with pytest.raises(StoreError, match=r"a-111111/plan\.json") as caught:
         run.read("plan.json")
-    assert "orch rm a-111111" in caught.value.hint
+    assert "orch cancel a-111111" in caught.value.hint
     assert run.read("other.json") is None
 
 

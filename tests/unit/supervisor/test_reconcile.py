@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import json
 import os
 import subprocess
@@ -19,10 +20,11 @@ from orchestrator.backends.agents.handle import Handle
 from orchestrator.backends.settings import Host
 from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import Process, identify, is_alive
-from orchestrator.protocol import reading
+from orchestrator.operations.runs import remove
+from orchestrator.protocol import files, reading
 from orchestrator.runs.start_lock import ELSEWHERE_SECONDS, STARTING, being_started
 from orchestrator.runs.state import HandleStatus
-from orchestrator.runs.store import RunDir, append_line, create_run
+from orchestrator.runs.store import RunDir, append_line, create_run, is_live
 from orchestrator.supervisor import observe
 from orchestrator.supervisor.reconcile import Reconciler, reconcile
 from orchestrator.transport.address import HERE, Address
@@ -118,6 +120,30 @@ def test_a_pass_that_ends_a_run_reads_each_event_file_once(tmp_path: Path, opene
     assert verdict.reason == "rank 0 said no"
     assert events_in(opened) == {"events.jsonl": 1, "nodes/0/events.jsonl": 1}
     assert json.loads((run.path / "verdict.json").read_text())["outcome"] == "failed"
+
+
+def test_a_run_with_a_verdict_is_only_marked_as_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk may be full, and then neither rm nor gc could write anything."""
+    run = made(tmp_path, None)
+    run.write("verdict.json", {"outcome": "failed", "reason": "rank 0 said no"})
+    monkeypatch.setattr(files, "append_lines", full_disk)
+    monkeypatch.setattr(files, "write_atomic", full_disk)
+    verdict = reconcile(tmp_path, run)
+    assert (verdict is not None, is_live(tmp_path, run)) == (True, False)
+
+
+def test_a_run_whose_end_can_not_be_recorded_can_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made(tmp_path, None)
+    say(run, 0, "gang_ended", attempt=0, outcome="failed", cause="user_error", reason="rank 0 said no")
+    say(run, 0, "agent_ended", outcome="failed")
+    monkeypatch.setattr(files, "append_lines", full_disk)
+    monkeypatch.setattr(files, "write_atomic", full_disk)
+    remove(tmp_path, run)
+    assert not run.path.exists()
+
+
+def full_disk(path: Path | str, *_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def test_a_node_that_joined_and_said_no_last_words_is_lost_once_the_run_has_ended(tmp_path: Path) -> None:

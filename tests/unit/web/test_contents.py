@@ -8,12 +8,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from orchestrator.cli.render.runs import note
 from orchestrator.runs.store import RunDir
-from orchestrator.trackers.event_file import framed
-from orchestrator.views.reader import Reader
 from orchestrator.web import contents
-from tests.unit.node.agent.metrics.written import message
 from tests.unit.views.runs_made import make
 from tests.unit.web.browser import Browser
 
@@ -94,28 +90,3 @@ def test_the_files_of_a_checkpoint_are_listed_without_links(run: RunDir, tmp_pat
     found = Browser(run.root).get(f"/api/runs/{run.run_id}/files").found
     assert [each["name"] for each in found["checkpoints"]] == ["step_00000005"]
     assert found["checkpoints"][0]["entries"] == [{"path": "state.json", "bytes": 2}]
-
-
-def test_the_pictures_of_an_event_file_are_parts_of_it(run: RunDir) -> None:
-    png = b"\x89PNG\r\n\x1a\n" + b"pixels"
-
-    def of_value(tag: str, encoded: bytes) -> bytes:
-        return message(5, message(1, message(1, tag.encode()) + message(4, b"\x08\x07" + message(4, encoded))))
-
-    events = [framed(b"\x10\x05" + of_value("samples", png)), framed(b"\x10\x06" + of_value("page", b"<script>"))]
-    path = "plots/events.out.tfevents.1"
-    (run.path / "outputs" / path).write_bytes(b"".join(events) + b"torn")
-    answer = Browser(run.root).get(f"/api/runs/{run.run_id}/pictures?{urlencode({'path': path})}")
-    found = answer.found
-    assert [(each["tag"], each["step"], each["kind"]) for each in found] == [("samples", 5, "png")]
-    part = contents.part_of(
-        Reader(run.root, note), run.run_id, {"path": path, "offset": str(found[0]["offset"]), "count": "14"}
-    )
-    assert part.data == png
-
-
-def test_a_file_that_is_no_event_file_has_no_pictures(run: RunDir) -> None:
-    for path, content in {"a.tfevents": b"\xff" * 99, "b.tfevents": b"", "c.tfevents": framed(b"\x2a\xff")}.items():
-        (run.path / "outputs" / path).write_bytes(content)
-        answer = Browser(run.root).get(f"/api/runs/{run.run_id}/pictures?path={path}")
-        assert (answer.status, answer.found) == (200, [])

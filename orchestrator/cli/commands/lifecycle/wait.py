@@ -19,8 +19,10 @@ from orchestrator.cli.group import duration, orch, print_json, say
 def wait(run: str, timeout: str | None, as_json: bool) -> int:
     """Wait until a run or sweep has ended.
 
-    The exit code is its outcome: 0 succeeded, 100 failed, 101 not finished (--timeout), 103 cancelled.
+    The exit code is its outcome: 0 succeeded, 100 failed, 101 not finished (--timeout), 103 cancelled, 104 succeeded,
+    but some of its files are still on its machines.
     """
+    from orchestrator.cli.render.runs import left_lines
     from orchestrator.cli.sweeps import wait_all
     from orchestrator.looking import run as looking
     from orchestrator.runs.store import find_run
@@ -38,5 +40,5 @@ def wait(run: str, timeout: str | None, as_json: bool) -> int:
     if as_json:
         print_json(state.to_json())
     else:
-        say(f"{state.run_id} {state.state}")
+        say("\n".join([f"{state.run_id} {state.state}", *left_lines(state)]))
     return looking.exit_code(state)

@@ -256,6 +256,13 @@ def test_logs_are_brought_of_machines_that_get_another_number_and_have_begun(tmp
     relaunch._bring_logs_of_renumbered(run, Machines(), settings, [2, 1, 0])  # type: ignore[arg-type]
     assert [(copy.node, only_logs) for copy, only_logs in asked] == [(0, True)]  # node 1 keeps its number
 
+    def torn(*_: object, **__: object) -> None:
+        raise BackendError("n1: the connection was closed", transient=True)
+
+    monkeypatch.setattr(relaunch, "update_all", torn)
+    with pytest.raises(BackendError, match="the connection was closed"):  # the start is tried again
+        relaunch._bring_logs_of_renumbered(run, Machines(), settings, [2, 1, 0])  # type: ignore[arg-type]
+
 
 def test_nothing_is_started_on_machines_whose_job_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, of_job = RunDir(tmp_path), {**PROFILE, "start_by": ["ssh", "srun"], "job": "slurm:7"}

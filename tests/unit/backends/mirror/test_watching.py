@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,12 +22,18 @@ from orchestrator.backends.mirror.watching import (
     finish,
     watching_logs,
 )
-from orchestrator.errors import BackendError, StoreError
+from orchestrator.errors import BackendError, JobOverError, StoreError
+from orchestrator.protocol.events import Cancel
 from orchestrator.runs.files.logs import Selection
+from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.machine import Machine
 from tests.machines import FakeMachine
 from tests.patience import PATIENCE
+
+
+def end_of(node: int) -> str:
+    return json.dumps({"kind": "agent_ended", "node": node, "outcome": "succeeded"}) + "\n"
 
 
 @pytest.fixture
@@ -37,7 +45,7 @@ def run(tmp_path: Path) -> RunDir:
     for node in (0, 1):
         (there / f"nodes/{node}/attempt_0").mkdir(parents=True)
         (there / f"nodes/{node}/attempt_0/rank_{node}.log").write_text(f"rank {node}\n")
-        (there / f"nodes/{node}/events.jsonl").write_text(json.dumps({"kind": "agent_ended", "node": node}) + "\n")
+        (there / f"nodes/{node}/events.jsonl").write_text(end_of(node))
     return here
 
 
@@ -75,6 +83,78 @@ def test_after_the_end_all_is_here_and_nothing_there(run: RunDir, tmp_path: Path
 
 def test_a_machine_that_is_lost_keeps_its_folder_and_is_named(run: RunDir) -> None:
     finish(run, [machine("n1", 0), machine("n2", 1, session=out_of_reach)])
+    assert left_behind(run) == [(1, "n2", "n2: no route")]
+
+
+def heard_its_end(run: RunDir, *nodes: int) -> None:
+    for node in nodes:
+        run.node(node).mkdir(parents=True, exist_ok=True)
+        (run.node(node) / "events.jsonl").write_text(end_of(node))
+
+
+@pytest.mark.parametrize("broken", ["listing", "logs", "removal"])
+def test_a_connection_that_breaks_in_the_last_copy_is_tried_again(run: RunDir, tmp_path: Path, broken: str) -> None:
+    """Nothing is removed before all is here, and no verdict may be written before."""
+    heard_its_end(run, 0, 1)
+    (tmp_path / "orch/runs/r-1/outputs").mkdir()
+    (tmp_path / "orch/runs/r-1/outputs/out.txt").write_text("an output")
+    verb = {"listing": "list_outputs", "logs": "poll_changes", "removal": "remove"}[broken]
+    torn = FakeMachine("n2", {verb: BackendError("n2: the connection was closed", transient=True)})
+    sources = [machine("n1", 0), machine("n2", 1, session=lambda: torn)]
+    if broken == "removal":  # all is here, so nobody waits
+        finish(run, sources, patience=60.0)
+        assert (left_outputs(run.events()), len(left_behind(run))) == ((), 1)
+        return
+    for _ in range(2):
+        with pytest.raises(BackendError, match="the connection was closed"):
+            finish(run, sources, patience=60.0)
+    assert (tmp_path / "orch/runs/r-1").exists()
+    assert [each.node for each in left_outputs(run.events())] == [1]
+    assert len(left_behind(run)) == 1
+    finish(run, [machine("n1", 0), machine("n2", 1)], patience=60.0)
+    assert (run.path / "outputs/out.txt").read_text() == "an output"
+    assert left_outputs(run.events()) == ()
+    assert not (tmp_path / "orch/runs/r-1").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (BackendError("n2: can't be reached: Connection refused"), True),  # its sshd starts again
+        (BackendError("n2: no such host: Temporary failure in name resolution"), True),
+        (JobOverError("n2: Slurm's job 7 has ended"), False),
+    ],
+)
+def test_a_machine_that_was_reached_before_may_come_back_unless_its_job_is_over(
+    run: RunDir, error: BackendError, waits: bool
+) -> None:
+    def session() -> Machine:
+        raise error
+
+    heard_its_end(run, 0, 1)
+    with pytest.raises(BackendError) if waits else contextlib.nullcontext():
+        finish(run, [machine("n1", 0), machine("n2", 1, session=session)], patience=60.0)
+    assert len(left_behind(run)) == 1
+
+
+@pytest.mark.parametrize("ends", ["time", "cancel"])
+def test_the_wait_for_files_ends_with_its_time_or_by_a_cancel(run: RunDir, ends: str, monkeypatch) -> None:
+    heard_its_end(run, 0, 1)
+    sources = [machine("n1", 0), machine("n2", 1, session=out_of_reach)]
+    with pytest.raises(BackendError, match="no route"):
+        finish(run, sources, patience=60.0)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + (61.0 if ends == "time" else 1.0))
+    if ends == "cancel":
+        run.append_event(Cancel(now=False))
+    finish(run, sources, patience=60.0)
+    assert {each[:2] for each in left_behind(run)} == {(1, "n2")}
+    assert (run.node(0) / "attempt_0/rank_0.log").exists()
+
+
+def test_nobody_waits_for_the_files_of_a_node_that_was_lost_before_its_end(run: RunDir) -> None:
+    heard_its_end(run, 0)
+    finish(run, [machine("n1", 0), machine("n2", 1, session=out_of_reach)], patience=60.0)
     assert left_behind(run) == [(1, "n2", "n2: no route")]
 
 

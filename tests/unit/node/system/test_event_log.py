@@ -103,6 +103,25 @@ def test_a_full_disk_is_reported_once_and_costs_only_what_did_not_fit(
     assert capfd.readouterr().err.count("No space left on device") == 1
 
 
+def test_an_event_that_a_full_disk_has_torn_is_written_again_in_the_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "events.jsonl"
+    log, write, room = EventLog(str(path), 0), os.write, [7]
+
+    def short(descriptor: int, data: bytes) -> int:
+        if not os.path.exists(log.reserve):  # it has been freed
+            return write(descriptor, data)
+        return write(descriptor, data[: room.pop()]) if room else write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", short)
+    log.write(GangEnded(0, "failed", "user_error", "rank 1 ended with exit code 1"))
+    log.write(AgentEnded("failed"))
+    assert [event["kind"] for event in read_lines(path)] == ["disk_full", "gang_ended", "agent_ended"]
+    assert log.kept == path.read_bytes()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_record_that_is_a_link_is_not_followed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, elsewhere = tmp_path / "events.jsonl", tmp_path / "bashrc"
     elsewhere.write_text("mine\n")
