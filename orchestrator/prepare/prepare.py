@@ -149,7 +149,8 @@ def _with_one_rank_if_program_spawns(
     request: Request, loaded: Loaded, repeats: RunDir | None
 ) -> tuple[Loaded, Spawning | None]:
     """Change the profile to one rank per node if the program starts its ranks itself. Return (the documents, how the
-    program starts its ranks). The second value is None if the profile was not changed.
+    program starts its ranks). The second value is None if the profile was not changed. Raises UsageError if the
+    processes of several nodes would not find each other.
 
     Numbers of nodes or ranks that the user gave (--nodes, --nproc-per-node, --set profile...) are kept. A repeated run
     keeps its numbers too.
@@ -157,12 +158,8 @@ def _with_one_rank_if_program_spawns(
     if request.keeps_ranks or repeats is not None or _is_given(request, "nproc_per_node"):
         return loaded, None
     if loaded.job.command is not None and (launcher := _console_launcher(loaded)) is not None:
-        if _is_given(request, "nodes") and loaded.profile.nodes > 1:
-            raise UsageError(
-                f"{launcher}, which do not find each other on {loaded.profile.nodes} nodes",
-                "leave out --nodes; or give it the options of its own for several nodes in a script, with $GROUP_RANK, "
-                "$MASTER_ADDR and $MASTER_PORT, and start the script once per node: --nproc-per-node 1",
-            )
+        if loaded.profile.nodes > 1:
+            raise _on_several_nodes(loaded, launcher, "--nproc-per-node 1")
         job = replace(loaded.job, rank_variables="several")  # they would be taken for the variables of its own ranks
         return replace(loaded, job=job, profile=loaded.profile.with_one_rank(1)), launcher
     from orchestrator.specs.here import source_of
@@ -174,8 +171,21 @@ def _with_one_rank_if_program_spawns(
 
     if (spawning := spawning_in(text, script)) is None:
         return loaded, None
-    nodes = None if spawning.knows_nodes or _is_given(request, "nodes") else 1
-    return replace(loaded, profile=loaded.profile.with_one_rank(nodes)), spawning
+    if loaded.profile.nodes > 1 and not spawning.knows_nodes and not _is_given(request, "nodes"):
+        raise _on_several_nodes(loaded, spawning, f"--nodes {loaded.profile.nodes}")
+    return replace(loaded, profile=loaded.profile.with_one_rank(None)), spawning
+
+
+def _on_several_nodes(loaded: Loaded, spawning: Spawning, options: str) -> UsageError:
+    """Return the error of a program that starts its own ranks and does not say how they find each other on the nodes of
+    the profile. On fewer nodes, the run would end well and would not be the run that the profile describes.
+    """
+    return UsageError(
+        f"{spawning}, which do not find each other on the {loaded.profile.nodes} nodes of profile "
+        f"{loaded.profile.name}",
+        "start it on one node: --nodes 1; or, if it has options of its own for several nodes, start a script once per "
+        f"node that passes them $GROUP_RANK, $MASTER_ADDR and $MASTER_PORT: {options}",
+    )
 
 
 def check_system(profile: AnyProfile) -> None:

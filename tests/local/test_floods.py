@@ -15,6 +15,7 @@ import pytest
 from orchestrator.looking.run import wait
 from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import marked
+from orchestrator.runs.sweeps import points_in
 from orchestrator.supervisor.reconcile import reconcile
 from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
@@ -94,13 +95,15 @@ def test_a_programs_terminal_sequences_reach_no_terminal_unless_asked_for(orch: 
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of four MiB."""
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file system of four MiB, or of the size that a test names."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small file system")
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={getattr(request, 'param', '4m')}", "tmpfs", str(folder)], check=False
+    )
     if mounted.returncode != 0:
         pytest.skip("this machine lets nobody mount a file system")
     try:
@@ -227,3 +230,34 @@ def test_a_rank_that_fails_because_the_disk_is_full_is_named_and_its_run_can_be_
         assert done.code in (0, 100), (words, done.err)
     removed = runner("rm", run.run_id)
     assert (removed.code, run.path.exists()) == (0, False), removed.err
+
+
+POINT = """
+import os, sys
+with open("model.txt", "w") as file:
+    file.write(os.environ["X"])
+if os.environ["X"] == "2":  # the rest of the disk, except what a run's records need
+    space = os.statvfs(sys.argv[1])
+    with open(f"{sys.argv[1]}/others", "wb") as file:
+        file.write(bytes(space.f_bavail * space.f_bsize - 700_000))
+"""
+
+
+@pytest.mark.parametrize("small_disk", ["16m"], indirect=True)  # each run has a copy of orch
+def test_a_sweep_whose_disk_is_full_at_its_third_run_keeps_the_first_two(orch: Orch, project, small_disk: Path) -> None:
+    folder = project(point_py=POINT, point_yaml=f"script: point.py\nargs: [{small_disk}]\n")
+    (folder / "data.bin").write_bytes(os.urandom(800_000))
+    (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
+    runner = replace(orch, home=small_disk / "home")
+    line = ("submit", str(folder / "point.yaml"), "-p", str(folder / "one.yaml"), "--sweep", "job.env.X=1..3")
+    runs = points_in(runner.home, runner(*line, "--parallel", "1", "--json").json["sweep"])
+    states = [wait(run, timeout=PATIENCE) for run in runs]
+    assert [state.state for state in states] == ["succeeded", "succeeded", "failed"]
+    why = runner("why", runs[2].run_id).out
+    assert f"{runs[2].path}/" in why
+    assert "No space left on device" in why
+    assert [(run.path / "code/model.txt").read_text() for run in runs[:2]] == ["1", "2"]
+    assert not (runs[2].path / "code").exists()
+    (small_disk / "others").unlink()
+    for run in runs:
+        reconcile(runner.home, run)

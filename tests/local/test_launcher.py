@@ -206,7 +206,7 @@ def test_a_console_script_that_is_a_launcher_is_started_once_and_ends_with_its_r
         "def main():\n"
         "    print('started with', 'RANK' in os.environ, flush=True)\n"
         "    child = [sys.executable, '-c', 'import time; print(\"child\", flush=True); time.sleep(600)']\n"
-        "    several = [subprocess.Popen(child, start_new_session=True) for _ in range(2)]\n"
+        "    several = [subprocess.Popen(child, start_new_session=True, env={}) for _ in range(2)]\n"
         "    return max(each.wait() for each in several)\n"
         "def by_torch():\n"
         "    from torch.distributed.run import run\n"
@@ -227,6 +227,7 @@ def test_a_console_script_that_is_a_launcher_is_started_once_and_ends_with_its_r
     lines = orch("logs", "last", "--all").out.splitlines()
     assert sum("started with False" in line for line in lines) == 1, lines
     assert marked(run.run_id) == []
+    assert [event["swept"] for event in orch.events(run, "agent_ended")] == [2]  # the children have no mark
 
 
 def test_forked_ranks_do_not_share_random_numbers(orch: Orch, project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -156,3 +157,24 @@ def _until_running(run: RunDir) -> None:
 
     with pytest.raises(StopIteration):
         wait(run, look, timeout=PATIENCE)
+
+
+def test_runs_that_delete_their_code_keep_their_outputs_and_a_failure_says_so(
+    orch: Orch, project: Callable[..., Path]
+) -> None:
+    program = (
+        "import os, shutil, sys\n"
+        "open(os.environ['ORCH_OUTPUT_DIR'] + '/kept.txt', 'w').write(os.environ['CODE'])\n"
+        "shutil.rmtree(os.getcwd())\n"
+        "sys.exit(int(os.environ['CODE']))\n"
+    )
+    folder = project(gone_py=program, gone_yaml="script: gone.py\n")
+    well, badly = submit(orch, folder / "gone.yaml", "--sweep", "job.env.CODE=0,3")
+    assert [state.state for state in wait_all([well, badly], timeout=PATIENCE)] == ["succeeded", "failed"]
+    why = " ".join(orch("why", badly.run_id).out.split())
+    assert f"ended with exit code 3; node 0 ({os.uname().nodename}) lost the run's folder: " in why
+    assert f"{badly.path}/code was removed during the run" in why
+    for run, code in ((well, "0"), (badly, "3")):
+        assert orch("pull", run.run_id, "--to", str(folder / run.run_id)).code == 0
+        assert (folder / run.run_id / "outputs/kept.txt").read_text() == code
+    assert (folder / "gone.py").read_text() == program

@@ -19,7 +19,7 @@ from orchestrator.node.environments.folder import interpreter
 from orchestrator.operations.debugging.shell import Way, environment_of, host_of
 from orchestrator.operations.export import by_hand, check_number, launch_of, notes_on_secrets, redacted, task_by_hand
 from orchestrator.protocol.events import Started, last_of
-from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
+from orchestrator.protocol.ranks import Binding, gets_no_variables, rank_argv, rank_environment
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.files.checkpoints import checkpoint_folder
 from orchestrator.runs.store import RunDir, check_own
@@ -130,6 +130,9 @@ def _moved(task: NodeTask, folder: str, resume: str) -> NodeTask:
 
 
 def _order(one: Rank, task: NodeTask, *, alone: bool) -> bytes:
+    # A rank that had torchrun's variables gets them although it is now the only one.
+    program = replace(task.program, runs_alone=gets_no_variables(one.task, one.binding))
+    task = replace(task, program=program)
     order = {
         "task": task.to_json(), "rank": one.rank, "gpu": one.local_rank,
         "binding": asdict(ALONE if alone else one.binding), "local_rank": 0 if alone else one.local_rank,
@@ -145,6 +148,8 @@ def _words(one: Rank, *, here: bool, alone: bool, checkpoint: Path | None) -> st
         else f"on node {one.task.node_rank} ({host_of(one.run, one.task.node_rank)})"
     )
     how = "RANK=0 of 1" if alone else f"RANK={one.rank} of {one.binding.world_size}"
+    if gets_no_variables(one.task, one.binding):
+        how = "python starts it, without RANK"
     start = f"from {checkpoint.name}" if checkpoint else "from the beginning"
     line = f"rank {one.rank} of {one.run.run_id} {where}, as {how}, {start}; the files that it writes are not kept"
     if alone:

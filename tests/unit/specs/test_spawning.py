@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -93,9 +94,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("job", "options", "ranks"),
     [
-        ("script: multigpu.py", {}, [1]),
-        ("module: multigpu", {}, [1]),
-        ("command: [python, multigpu.py, '2']", {}, [1]),
+        ("script: multigpu.py", {"flags": {"profile.nodes": 1}}, [1]),
+        ("module: multigpu", {"flags": {"profile.nodes": 1}}, [1]),
+        ("command: [python, multigpu.py, '2']", {"flags": {"profile.nodes": 1}}, [1]),
         ("script: imagenet.py", {}, [1, 1, 1]),
         ("script: multigpu.py", {"flags": {"profile.nodes": 2}}, [1, 1]),
         ("script: multigpu.py", {"sets": ("profile.nproc_per_node=2",)}, [4, 2, 2]),
@@ -130,16 +131,30 @@ def test_programs_that_fail_without_a_launchers_variables(text: str, needs: bool
     assert needs_variables(text.encode()) == needs
 
 
-def test_a_console_launcher_is_started_on_one_node_and_refused_on_several(folder: Path) -> None:
+def test_a_console_launcher_is_started_on_one_node(folder: Path) -> None:
     (folder / "job.yaml").write_text("command: [trl, sft]\n")
-    prepared = prepare(folder, Request("job.yaml", "lab.yaml"))
+    prepared = prepare(folder, Request("job.yaml", "lab.yaml", flags={"profile.nodes": 1}))
     assert nproc_by_node(prepared.profile) == [1]
     assert plan_for(folder, prepared).tasks[0].program.runs_alone
     (note,) = (note for note in notes_on_request(prepared, "lab.yaml") if "starts its own processes" in note)
     assert note.endswith("so orch starts it once: 1 rank on 1 node")
-    with pytest.raises(UsageError, match="do not find each other on 2 nodes") as error:
-        prepare(folder, Request("job.yaml", "lab.yaml", flags={"profile.nodes": 2}))
-    assert "--nproc-per-node 1" in str(error.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "nodes", "advice"),
+    [
+        ("command: [trl, sft]", {}, 3, "--nodes 1; .*: --nproc-per-node 1"),
+        ("command: [trl, sft]", {"flags": {"profile.nodes": 2}}, 2, "--nodes 1; .*: --nproc-per-node 1"),
+        ("script: multigpu.py", {}, 3, "--nodes 1; .*: --nodes 3"),
+    ],
+)
+def test_no_run_has_fewer_nodes_than_its_profile(
+    folder: Path, job: str, options: dict[str, object], nodes: int, advice: str
+) -> None:
+    (folder / "job.yaml").write_text(job)
+    with pytest.raises(UsageError, match=f"do not find each other on the {nodes} nodes of profile lab") as error:
+        prepare(folder, Request("job.yaml", "lab.yaml", **options))  # type: ignore[arg-type]
+    assert re.search(advice, str(error.value.hint))
 
 
 def test_orch_run_says_so_and_a_launcher_in_the_line_is_obeyed(folder: Path) -> None:

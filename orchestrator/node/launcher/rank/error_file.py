@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from orchestrator.node.system.private import as_orch
 from orchestrator.protocol.reading import open_own
@@ -69,9 +69,17 @@ def note_end(error_file: str, mode: int = 0o666) -> None:
 
 
 def note_end_at_exit(error_file: str, mode: int) -> None:
-    """Make this process, but none of its forks, create the file at its end, after all other atexit handlers."""
-    rank = os.getpid()
-    atexit.register(lambda: note_end(error_file, mode) if os.getpid() == rank else None)
+    """Make this process, but none of its forks, create the file at its end, after all other atexit handlers. After
+    `sys.exit` with an error, the program has not ended its work, so there is no file.
+    """
+    rank, leave, codes = os.getpid(), sys.exit, [None]
+
+    def exit_with(code: Any = None) -> NoReturn:
+        codes[0] = code
+        leave(code)
+
+    sys.exit = exit_with
+    atexit.register(lambda: note_end(error_file, mode) if os.getpid() == rank and not codes[0] else None)
 
 
 def gpu_memory() -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.launcher.rank.error_file import write_error
+from orchestrator.node.launcher.rank.error_file import ended_file, write_error
 
 
 def torch_on_a_gpu(*, records: bool) -> Any:
@@ -57,3 +58,20 @@ def test_a_disk_that_takes_no_snapshot_hides_no_error(tmp_path: Path, monkeypatc
     write_error(str(tmp_path / "error.json"), RuntimeError("CUDA out of memory."), None)
     record = json.loads((tmp_path / "error.json").read_text())
     assert (record["message"], "snapshot" in record) == ("CUDA out of memory.", False)
+
+
+@pytest.mark.parametrize(
+    ("ending", "has_ended"),
+    [("pass", True), ("sys.exit()", True), ("sys.exit(1)", False), ("sys.exit('no data')", False), ("1 / 0", False)],
+)
+def test_a_rank_that_leaves_with_an_error_has_not_ended_its_work(tmp_path: Path, ending: str, has_ended: bool) -> None:
+    error_file = tmp_path / "error_0.json"
+    lines = (
+        "import sys",
+        "from orchestrator.node.launcher.rank.error_file import note_end_at_exit, write_error_at_end",
+        f"write_error_at_end({str(error_file)!r}, 0o600)",
+        f"note_end_at_exit({str(error_file)!r}, 0o600)",
+        ending,
+    )
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=False, capture_output=True)
+    assert Path(ended_file(str(error_file))).exists() == has_ended
