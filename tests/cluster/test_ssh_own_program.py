@@ -9,8 +9,9 @@ import pytest
 from tests.cluster.control import Control
 from tests.cluster.lab import LAPTOP, STEPS, Lab, settled, weights_after
 from tests.testbed import sshd
+from tests.testbed.sites import SITES
 
-MASTER = "Host n1\n  ControlMaster auto\n  ControlPath ~/.ssh/cm-%C\n  ControlPersist yes\n"
+MASTER = SITES["second-factor"].config
 
 REACH = """
 from orchestrator.backends.hosts import connections
@@ -30,9 +31,9 @@ def lab(testbed: Control) -> Lab:
     return Lab(testbed)
 
 
-def doctor(lab: Lab, host: str = "n1") -> tuple[str, str, str]:
-    """(level, words, hint) of doctor's check of the connection."""
-    checks = lab.orch("doctor", "--profile", lab.profile(hosts=[host]), "--json").json
+def doctor(lab: Lab, **variables: str) -> tuple[str, str, str]:
+    """(level, words, hint) of doctor's check of the connection to n1."""
+    checks = lab.orch("doctor", "--profile", lab.profile(hosts=["n1"]), "--json", **variables).json
     check = next(check for check in checks if check["what"] == "ssh")
     return check["level"], check["value"], check["hint"]
 
@@ -72,54 +73,20 @@ def configure(lab: Lab, *lines: str) -> None:
     lab.write(".ssh/config", "\n  ".join(["Host far", "HostName n1", "HostKeyAlias n1", *lines]) + "\n")
 
 
-def reached(lab: Lab, **variables: str) -> str:
+def reached(lab: Lab) -> str:
     """How orch is connected to `far`, or why it is not."""
-    program = lab.control.python(LAPTOP, "-c", REACH, **variables)
+    program = lab.control.python(LAPTOP, "-c", REACH)
     assert program.code == 0, program.err
     return program.out.strip()
 
 
-def agent(lab: Lab, socket: str) -> None:
-    """An ssh-agent of hers with her key, which is then on no disk; its public key is `id.pub`."""
-    lab.control.start(LAPTOP, "ssh-agent", "-D", "-a", socket)
-    settled(lambda: lab.control.file(LAPTOP, socket).is_socket(), "the agent")
-    lab.control.output(LAPTOP, "ssh-add", "-q", ".ssh/id_ed25519", SSH_AUTH_SOCK=socket)
-    lab.control.output(LAPTOP, "sh", "-c", "rm .ssh/id_ed25519; mv .ssh/id_ed25519.pub id.pub")
-
-
-def test_a_proxycommand(lab: Lab) -> None:
-    configure(lab, "ProxyCommand ssh -W %h:%p n2")
-    assert doctor(lab, "far") == ("ok", "connected by your ssh program: ProxyCommand", "")
-    run = lab.submit(lab.job("steps", STEPS, args=["5", "0"]), "--profile", lab.profile(hosts=["far"]))
-    assert lab.wait(run).code == 0, lab.orch("why", run).out
-    assert "rank 0" in lab.control.output(LAPTOP, "cat", f".local/state/orch/runs/{run}/nodes/0/attempt_0/rank_0.log")
-
-
-@pytest.mark.parametrize(
-    ("lines", "why"),
-    [
-        (["IdentitiesOnly yes", "IdentityFile ~/id"], "IdentitiesOnly"),
-        (["IdentityFile ~/id.pub"], "IdentityFile /home/alice/id.pub is a public key"),
-        (["IdentityAgent /home/alice/agent"], "IdentityAgent"),
-    ],
-)
-def test_keys_of_an_agent(lab: Lab, lines: list[str], why: str) -> None:
-    agent(lab, "/home/alice/agent")
-    configure(lab, *lines)
-    variables = {} if why == "IdentityAgent" else {"SSH_AUTH_SOCK": "/home/alice/agent"}
-    assert reached(lab, **variables) == f"your ssh program: {why}"
-
-
-def test_a_certificate_of_the_user(lab: Lab) -> None:
-    keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f"]
-    for name in ("ca", "other"):
-        lab.control.output(LAPTOP, *keygen, name)
-    lab.control.output(LAPTOP, "ssh-keygen", "-q", "-s", "ca", "-I", "alice", "-n", "alice", "other.pub")
-    lab.control.output(LAPTOP, "mv", "other-cert.pub", "signed.pub")
-    lab.control.file("n1", "/srv/ca.pub").write_text((lab.home / "ca.pub").read_text())
-    lab.control.sshd("n1", "TrustedUserCAKeys /srv/ca.pub", "AuthorizedKeysFile none")
-    configure(lab, "IdentityFile ~/other", "CertificateFile ~/signed.pub")
-    assert reached(lab) == "your ssh program: CertificateFile"
+@pytest.mark.parametrize("name", [name for name, site in SITES.items() if site.why_program and not site.asks])
+def test_lines_of_the_configuration_that_need_her_ssh_program(lab: Lab, name: str) -> None:
+    """A run at each of these sites is in test_sites.py."""
+    lab.control.at_site(name, "n1")
+    assert doctor(lab, **SITES[name].variables) == (
+        "ok", *2 * (f"connected by your ssh program: {SITES[name].why_program}",)
+    )  # fmt: skip
 
 
 def test_a_password(lab: Lab) -> None:
