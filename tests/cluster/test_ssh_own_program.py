@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import LAPTOP, STEPS, Lab, settled, weights_after
+from tests.cluster.lab import LAPTOP, STEPS, Lab, kill, settled, weights_after
+from tests.cluster.test_debug import ALONE, attach, debugging
+from tests.patience import PATIENCE
 from tests.testbed import sshd
+from tests.testbed.layout import REPO
 from tests.testbed.sites import SITES
 
 MASTER = SITES["second-factor"].config
@@ -23,6 +27,28 @@ try:
 except BackendError as error:
     print(error.message)
 pool.close()
+"""
+
+
+# A supervisor that makes the looks of an hour without pauses, and prints a line for each.
+LOOKS_IN_AN_HOUR = 240  # one each LONGEST_PAUSE
+HASTY = """
+import runpy
+from orchestrator.backends.mirror import watching
+from orchestrator.transport import logins, pool
+watching.FIRST_PAUSE = watching.LONGEST_PAUSE = pool.RETRY_SECONDS = 0.001
+check = logins.Logins.check
+def look(self, resolved):
+    print("look", flush=True)
+    check(self, resolved)
+logins.Logins.check = look
+runpy.run_module("orchestrator.supervisor", run_name="__main__")
+"""
+PAGE = """
+import http.server
+server = http.server.HTTPServer(("127.0.0.1", 18080), http.server.SimpleHTTPRequestHandler)
+print("serves", flush=True)
+server.serve_forever()
 """
 
 
@@ -60,12 +86,52 @@ def test_a_second_factor_from_submit_to_pull(lab: Lab) -> None:
     lab.until_said(run, "begins at 0")
     lab.control.output(LAPTOP, "ssh", "-O", "exit", "n1")
     settled(lambda: "open a connection with: ssh n1" in json.dumps(lab.status(run)), "the command that opens it again")
+    kill(lab.supervisor())
+    hasty = lab.control.start(LAPTOP, sys.executable, "-c", HASTY, PYTHONPATH=str(REPO))
+    assert hasty.stdout is not None
+    assert [hasty.stdout.readline() for _ in range(LOOKS_IN_AN_HOUR)] == ["look\n"] * LOOKS_IN_AN_HOUR
+    assert len(lab.control.failed_logins("n1")) <= 2  # one without the lines in ~/.ssh/config, and one with them
+    kill(lab.supervisor())
     lab.control.open_by_hand(LAPTOP, "ssh", "n1")
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     assert weights_after(60) in lab.log(run)
     pulled = lab.orch("pull", run, "--to", "here")
     assert pulled.code == 0, pulled.err
     assert len(lab.control.failed_logins("n1")) <= 2
+
+
+def test_a_debugger_a_shell_and_a_port_through_an_open_connection_that_has_little_room(lab: Lab) -> None:
+    """A command that finds no room says so, and costs no failed login."""
+    lab.control.ask_for_more("n1", *sshd.SECOND_FACTOR, "MaxSessions 3")
+    lab.write(".ssh/config", MASTER)
+    lab.control.open_by_hand(LAPTOP, "ssh", "n1")
+    two = lab.profile(hosts=["n1"], nproc_per_node=2)
+    with debugging(lab, lab.job("alone", ALONE), "-p", two) as (_, found):
+        source = "/home/alice/alone/main.py"
+        assert attach(lab, found, source, [4], ["value"]) == [["add", source, 4, "41"]]
+    run = lab.submit(lab.job("page", PAGE), "-p", lab.profile(hosts=["n1"]))
+    lab.until_said(run, "serves")  # so the supervisor has one of the three sessions
+    assert lab.orch("shell", run, "hostname").out == "n1\n"
+    port = lab.control.start(LAPTOP, *lab.argv("port", run, "18080"))
+    assert port.stdout is not None
+    get = f"import urllib.request as u; print(u.urlopen('http://{port.stdout.readline().strip()}/').status)"
+    assert lab.control.output(LAPTOP, "/usr/bin/python3", "-c", get) == "200"
+    terminal = lab.control.start(LAPTOP, "ssh", "n1", "echo there; cat")
+    assert terminal.stdout is not None
+    assert terminal.stdout.readline() == "there\n"
+    full = (
+        "n1: its open connection (ControlMaster) has no room for another session\n"
+        "  close a terminal there, or ask its administrator to raise sshd's MaxSessions\n"
+    )
+    for words in (("shell", run, "hostname"), ("port", run, "18080"), ("submit", "page/page.yaml", "-p", "lab.yaml")):
+        refused = lab.orch(*words)
+        assert (refused.code, refused.err) == (1, f"orch: {full}"), refused
+    assert full.partition("\n")[0] in lab.orch("stacks", run).err
+    terminal.communicate()
+    assert lab.orch("shell", run, "hostname").out == "n1\n"
+    lab.orch("cancel", run, "--now")
+    assert port.wait(PATIENCE) == 0
+    assert lab.control.failed_logins("n1") == []
 
 
 def configure(lab: Lab, *lines: str) -> None:
