@@ -225,8 +225,9 @@ def seen_there(out: str, folder: str, python: str, setup: Sequence[str] = ()) ->
     host, shared, *rest = [*(line.strip() for line in own.splitlines() if line.strip()), "", ""]
     if not begun or shared not in ("shared", "apart"):
         hint = "a run would fail in the same way: orch submit --dry-run shows its start command"
-        said = setup_failure(setup, before.splitlines()) or f"srun failed: {first_line(before)}"
-        return CheckResult(FAIL, said, hint)
+        if failed := setup_failure(setup, before.splitlines()):
+            return CheckResult(FAIL, failed, hint)
+        return CheckResult(FAIL, f"srun failed: {first_line(before)}", hint)
     if shared == "apart":
         return CheckResult(FAIL, f"{folder} is not the same folder on {host} and on the submitting machine", NOT_SHARED)
     try:
