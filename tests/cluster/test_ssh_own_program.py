@@ -30,8 +30,8 @@ pool.close()
 """
 
 
-# A supervisor that makes the looks of an hour without pauses, and prints a line for each.
-LOOKS_IN_AN_HOUR = 240  # one each LONGEST_PAUSE
+# A supervisor that makes its looks without pauses, and prints a line for each.
+LOOKS = 60  # of a quarter of an hour, one each LONGEST_PAUSE
 HASTY = """
 import runpy
 from orchestrator.backends.mirror import watching
@@ -89,7 +89,7 @@ def test_a_second_factor_from_submit_to_pull(lab: Lab) -> None:
     kill(lab.supervisor())
     hasty = lab.control.start(LAPTOP, sys.executable, "-c", HASTY, PYTHONPATH=str(REPO))
     assert hasty.stdout is not None
-    assert [hasty.stdout.readline() for _ in range(LOOKS_IN_AN_HOUR)] == ["look\n"] * LOOKS_IN_AN_HOUR
+    assert [hasty.stdout.readline() for _ in range(LOOKS)] == ["look\n"] * LOOKS
     assert len(lab.control.failed_logins("n1")) <= 2  # one without the lines in ~/.ssh/config, and one with them
     kill(lab.supervisor())
     lab.control.open_by_hand(LAPTOP, "ssh", "n1")
@@ -100,6 +100,10 @@ def test_a_second_factor_from_submit_to_pull(lab: Lab) -> None:
     assert len(lab.control.failed_logins("n1")) <= 2
 
 
+@pytest.mark.full(
+    "tests/unit/transport/test_logins.py::"
+    "test_a_command_by_ssh_is_tried_first_where_orch_s_own_connection_has_not_logged_in"
+)
 def test_a_debugger_a_shell_and_a_port_through_an_open_connection_that_has_little_room(lab: Lab) -> None:
     """A command that finds no room says so, and costs no failed login."""
     lab.control.ask_for_more("n1", *sshd.SECOND_FACTOR, "MaxSessions 3")
@@ -126,7 +130,7 @@ def test_a_debugger_a_shell_and_a_port_through_an_open_connection_that_has_littl
     for words in (("shell", run, "hostname"), ("port", run, "18080"), ("submit", "page/page.yaml", "-p", "lab.yaml")):
         refused = lab.orch(*words)
         assert (refused.code, refused.err) == (1, f"orch: {full}"), refused
-    assert full.partition("\n")[0] in lab.orch("stacks", run).err
+    assert full.partition("\n")[0] in lab.orch("stacks", run).out
     terminal.communicate()
     assert lab.orch("shell", run, "hostname").out == "n1\n"
     lab.orch("cancel", run, "--now")
