@@ -23,11 +23,14 @@ HOSTS = ["n1", "n2", "n3"]
 
 def seconds(sources: Path, folder: Path, words: Sequence[str]) -> float:
     """The time of the whole command, with these sources and with a state folder of their own."""
-    env = {**os.environ, "PYTHONPATH": str(sources), "ORCH_HOME": str(folder / sources.name)}
+    env = {**os.environ, "PYTHONPATH": str(sources), "ORCH_HOME": str(scratch() / sources.name)}
     begun = time.monotonic()
     argv = [sys.executable, "-m", "orchestrator.cli", *words]
-    subprocess.run(argv, env=env, cwd=folder, check=True, capture_output=True)
-    return time.monotonic() - begun
+    done = subprocess.run(argv, env=env, cwd=folder, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    took = time.monotonic() - begun
+    if done.returncode:
+        sys.exit(f"orch of {sources.name}: {done.stderr.decode()}")
+    return took
 
 
 def main() -> None:
@@ -38,7 +41,8 @@ def main() -> None:
         return
     given = options.parse_args()
     theirs = ROOT / given.against
-    folder = scratch()
+    folder = scratch() / "project"
+    folder.mkdir()
     profile = {"kind": "ssh", "hosts": HOSTS, "nproc_per_node": 1, "python": "python3"}
     (folder / "lab.yaml").write_text(json.dumps(profile))
     (folder / "job.yaml").write_text(json.dumps({"command": ["true"]}))

@@ -8,6 +8,8 @@ A page says in HTML comments what happens before or in the block that follows:
     <!-- recorded on ctl -->        type each line of the block that begins with `$ ` on ctl, as alice, in her project
     <!-- when it trains on ctl -->  wait until her newest run has taken a step
     <!-- crash n2 -->               that machine loses power
+    <!-- second factor on ctl -->   from now on, ctl asks for a one-time code
+    <!-- opened on n3 ssh ctl -->   alice types this command on n3, and the code
 
 Everything happens on a testbed of its own (docs/testbed.md), so the pages hold no name or path of this machine.
 """
@@ -28,11 +30,12 @@ from fcntl import ioctl
 from orchestrator.node.system.processes import identify
 from tests.cluster.control import Control
 from tests.patience import PATIENCE
+from tests.testbed import sshd
 from tests.testbed.cluster import down, up
 from tests.testbed.layout import REPO, Cluster, ClusterError, state_folder
 from tests.testbed.machine import ENVIRONMENT, wait_until
 
-PAGES = ("docs/sessions.md", "README.md")
+PAGES = ("docs/sessions.md", "README.md", "docs/from-laptop.md")
 STEP = re.compile(r"<!-- (?P<what>[^>]+?) -->(?P<block>\n+```(?P<language>\w*)\n(?P<text>.*?)^```$)?", re.M | re.S)
 COLUMNS = 92  # what a browser window of 1,400 pixels shows of a line of code on the site
 FIRST, LAST = 5, 5  # lines of a log that are kept, before and after those that are left out
@@ -79,6 +82,10 @@ class Recorder:
                 wait_until(lambda: self._has_stepped(host), "the newest run has taken no step")
             case ["crash", host]:
                 self.control.crash(host)
+            case ["second", "factor", "on", host]:
+                self.control.ask_for_more(host, *sshd.SECOND_FACTOR)
+            case ["opened", "on", host, *command]:
+                self.control.open_by_hand(host, *command)
             case _:
                 raise ClusterError(f"a page says <!-- {what} -->, which is no step of a session")
         return step[0]

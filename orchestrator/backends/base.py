@@ -64,12 +64,14 @@ class CheckResult(NamedTuple):
 
 
 def connected(machine: Machine) -> CheckResult:
-    """Return the result of a check that has connected to a machine: how it is connected, and why. Start files that
-    delay each command are a warning.
+    """Return the result of a check that has connected to a machine: how it is connected, and why. A connection by the
+    user's ssh program is noted. Start files that delay each command are a warning.
     """
+    from orchestrator.transport.pool import OWN
+
     how = f"connected by {machine.connection}" if machine.connection else "connected"
     if not machine.slow:
-        return CheckResult(Level.OK, how)
+        return CheckResult(Level.OK, how, how if machine.connection not in ("", OWN) else "")
     return CheckResult(Level.WARN, f"{how}; {machine.slow}", "end these files early if the shell is not interactive")
 
 

@@ -19,6 +19,7 @@ from orchestrator.transport.address import HERE, Address
 
 CALL_SECONDS: Final = 60.0
 TRAVEL_SECONDS: Final = 10.0  # added to a program's own time limit, for the transfer in both directions
+OTHER_FOLDER: Final = "set `workdir` in the profile to another folder"
 SLOWEST: Final = 50_000  # bytes a second of a connection that is still worth waiting for
 MOST_BYTES: Final = 1 << 20  # the default limit of the bytes that follow an answer
 MOST_WORDS: Final = 2000  # characters of a machine's own message in an error
@@ -84,6 +85,15 @@ class Machine(ABC):
     ) -> Answer:
         """Send a request, wait at most `timeout` seconds, and return its answer."""
         return self.ask(verb, payload, most=most, **values).wait(timeout)
+
+    def hello(self, workdir: str, *, shared_parent: bool, **more: Any) -> dict[str, Any]:
+        """Return the machine's facts. Raises BackendError if orch's folder there can't be used."""
+        try:
+            return self.call("hello", workdir=workdir, shared_parent=shared_parent, **more)[0]
+        except BackendError as error:
+            if error.transient or error.hint:
+                raise
+            raise BackendError(error.message, OTHER_FOLDER) from error
 
     def bulk(self, count: int) -> AbstractContextManager[Machine]:
         """Yield the fastest connection to the same machine for a transfer of `count` bytes."""

@@ -30,13 +30,20 @@ KEEPALIVE_SECONDS: Final = 5
 FAST_CIPHER: Final = "aes128-gcm@openssh.com"
 MASTER_SECONDS: Final = 5.0  # for the process of an open connection to answer
 FINAL: Final = ("verification failed", "Permission denied", "Connection refused", "Could not resolve")
-OPTIONS: Final = {
+# For commands of the user, such as `orch shell`, and for orch's own sessions.
+BY_HAND: Final = {
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
-    "ServerAliveInterval": str(KEEPALIVE_SECONDS),
-    "ControlMaster": "no",
     "UpdateHostKeys": "no",
     "NoHostAuthenticationForLocalhost": "no",
+}
+OPTIONS: Final = {
+    **BY_HAND,
+    "RequestTTY": "no",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "ServerAliveInterval": str(KEEPALIVE_SECONDS),
+    "ControlMaster": "no",
     "Tunnel": "no",
     "RemoteCommand": "none",
     "PermitLocalCommand": "no",
@@ -192,7 +199,10 @@ def _option(name: str, value: str) -> str:
     return f"-o{name}={value.replace('%', '%%')}"
 
 
-def hops_to(address: Address) -> list[tuple[Address, Resolved]]:
+Hops = Sequence[tuple[Address, Resolved]]
+
+
+def hops_to(address: Address) -> Hops:
     """Return the machine and its gateways, the machine first, with the settings of each."""
     hops = [(address, resolve(address))]
     while jump := hops[-1][1].jump:
@@ -213,40 +223,33 @@ def ssh_argv(address: Address, *, shares: bool = True) -> list[str]:
     return _argv(hops_to(address), shares=shares)
 
 
-def _argv(hops: Sequence[tuple[Address, Resolved]], *, shares: bool) -> list[str]:
+def _argv(hops: Hops, *, shares: bool, is_by_hand: bool = False) -> list[str]:
     (address, resolved), *gateways = hops
     path = resolved.control_path if shares and has_master(address, resolved) else None
-    argv = ["ssh", "-T", "-a", "-x", *(f"-o{name}={value}" for name, value in OPTIONS.items())]
+    argv = ["ssh", *(f"-o{name}={value}" for name, value in (BY_HAND if is_by_hand else OPTIONS).items())]
     if path is not None:
         return [*argv, _option("ControlPath", path), "-oProxyCommand=false", *address.ssh_options]
-    seconds = CONNECT_SECONDS if resolved.reach_seconds == REACH_SECONDS else resolved.reach_seconds
-    ciphers = sorted(resolved.algorithms.get("ciphers", ()), key=lambda name: name != FAST_CIPHER)
-    argv += [f"-oConnectTimeout={seconds:.0f}", "-oControlPath=none"]
-    argv += [*([f"-oCiphers={','.join(ciphers)}"] if ciphers else []), *address.ssh_options]
-    if gateways:  # ssh's own -J would give the gateways none of these options
+    if not is_by_hand:
+        seconds = CONNECT_SECONDS if resolved.reach_seconds == REACH_SECONDS else resolved.reach_seconds
+        ciphers = sorted(resolved.algorithms.get("ciphers", ()), key=lambda name: name != FAST_CIPHER)
+        argv += [f"-oConnectTimeout={seconds:.0f}", "-oControlPath=none"]
+        argv += [f"-oCiphers={','.join(ciphers)}"] if ciphers else []
+    argv += address.ssh_options
+    if gateways:  # ssh's own -J would give the gateways none of these options, and could accept any host key there
         through = [*_argv(gateways, shares=shares), "-W", f"[{resolved.hostname}]:{resolved.port}"]
         argv.append(_option("ProxyCommand", shlex.join([*through, "--", gateways[0][0].host])))
     return argv
 
 
-def over_ssh(address: Address, argv: Sequence[str], *, terminal: bool) -> list[str]:
+def over_ssh(hops: Hops, argv: Sequence[str], *, terminal: bool, shares: bool) -> list[str]:
     """Return the argv that runs a command on a machine by the user's own ssh. With `terminal`, the command gets this
-    process's terminal.
+    process's terminal. `shares` has the meaning that it has for `ssh_argv`.
 
     The user's whole ssh configuration applies, except that the host key must already be known, and that ssh does not
     prompt. The command starts in the home folder of the machine.
     """
-    return [*_own_ssh(address), "-t" if terminal else "-T", "--", address.host, shlex.join(argv)]
-
-
-def _own_ssh(address: Address) -> list[str]:
-    kept = ("BatchMode", "StrictHostKeyChecking", "UpdateHostKeys", "NoHostAuthenticationForLocalhost")
-    words = ["ssh", *(f"-o{name}={OPTIONS[name]}" for name in kept), *address.ssh_options]
-    if address.jump:  # ssh's own -J would accept any host key of a gateway if the configuration says so
-        gateway = gateway_of(address.jump)
-        through = [each.replace("%", "%%") for each in _own_ssh(gateway)]
-        words.append("-oProxyCommand=" + shlex.join([*through, "-W", "[%h]:%p", "--", gateway.host]))
-    return words
+    ssh = _argv(hops, shares=shares, is_by_hand=True)
+    return [*ssh, "-t" if terminal else "-T", "--", hops[0][0].host, shlex.join(argv)]
 
 
 class LoginRefusedError(BackendError):
@@ -298,10 +301,10 @@ def through(resolved: Resolved) -> str:
 class SshProcess(Carrier):
     """A command on a machine with its standard streams, over a connection of the system's `ssh`."""
 
-    def __init__(self, address: Address, argv: list[str], *, shares: bool = True) -> None:
+    def __init__(self, address: Address, argv: list[str], *, shares: bool = True, seconds: float | None = None) -> None:
         self.hops = hops_to(address)
         command = [*_argv(self.hops, shares=shares), "--", address.host, shlex.join(argv)]
-        super().__init__(address, command, environment=NO_WINDOWS)
+        super().__init__(address, command, seconds, NO_WINDOWS)
 
     def last_words(self) -> tuple[int, str]:
         """Return (exit code, standard error) of the ended command. Raises BackendError if ssh did not connect."""
@@ -319,7 +322,7 @@ class SshProcess(Carrier):
         self.process.wait()
 
 
-def _unanswered(hops: Sequence[tuple[Address, Resolved]]) -> BackendError:
+def _unanswered(hops: Hops) -> BackendError:
     """Return the error for an ssh that was killed because it did not connect in time."""
     address, resolved = hops[0]
     if has_master(address, resolved):
@@ -335,7 +338,7 @@ def _because(resolved: Resolved) -> str:
     return f" (your ssh configuration: {resolved.needs_program})" if resolved.needs_program else ""
 
 
-def in_words(hops: Sequence[tuple[Address, Resolved]], said: str) -> BackendError:
+def in_words(hops: Hops, said: str) -> BackendError:
     """Return ssh's error message about a failed connection, without the decoration around its warnings."""
     address, resolved = hops[0]
     if denied := _DENIED.search(said):

@@ -8,7 +8,7 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from orchestrator.errors import BackendError, JobOverError, PythonMissingError
 from orchestrator.node.system.open_files import allow_connections
 from orchestrator.transport.address import HERE, SSH, Address, gateway_of
+from orchestrator.transport.boundary import START_SECONDS
+from orchestrator.transport.carrier import BUFFER
 from orchestrator.transport.logins import Logins
 from orchestrator.transport.machine import LocalMachine, Machine
 from orchestrator.transport.openssh import (
@@ -231,27 +233,28 @@ class ConnectionPool:
         from orchestrator.transport.rpc import Session
 
         self.check_logins(address)
-        try:
+        with self._remembering():
             session = patiently(
                 lambda: Session(address, partial(SshProcess, address), workdir, archive=self.archive)
             )  # fmt: skip
-        except LoginRefusedError as error:
-            self.logins.refuse(error)
-            raise
         session.shares, session.connection = True, f"your ssh program: {why}"
         return session
 
-    def check_logins(self, address: Address) -> bool:
-        """Raise LoginRefusedError if the machine, or a gateway to it, has refused the login before. Return True if no
-        program of the user other than ssh takes part.
-        """
-        is_plain = True
+    @contextlib.contextmanager
+    def _remembering(self) -> Iterator[None]:
+        """If the `with` block raises LoginRefusedError, remember that the machine has refused the login."""
+        try:
+            yield
+        except LoginRefusedError as error:
+            self.logins.refuse(error)
+            raise
+
+    def check_logins(self, address: Address) -> None:
+        """Raise LoginRefusedError if the machine, or a gateway to it, has refused the login before."""
         for who, resolved in hops_to(address):
             if has_master(who, resolved):
                 break  # ssh logs in to none of the gateways before it
             self._check_login(resolved)
-            is_plain = is_plain and not resolved.needs_program
-        return is_plain
 
     def _check_login(self, resolved: Resolved) -> None:
         if self.tried is not None and resolved.configuration not in self.tried:
@@ -259,15 +262,22 @@ class ConnectionPool:
             self.logins.forget(resolved)
         self.logins.check(resolved)
 
-    def over_ssh(self, address: Address, workdir: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
+    def over_ssh(self, address: Address, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the argv that runs a command on a machine by the user's own ssh.
 
-        Raises BackendError if ssh can't log in by itself. That is tried first if another program of the user is
-        involved, such as a ProxyCommand, because that program could prompt at the terminal.
+        Raises BackendError if ssh can't run a command there. That is tried first if orch's own connection has not yet
+        logged in there: ssh could print an error that explains nothing, or repeat a refused login, and a ProxyCommand
+        could prompt at the terminal.
         """
-        if not self.check_logins(address):
-            self.session(address, workdir)
-        return over_ssh(address, argv, terminal=terminal)
+        hops = hops_to(address)
+        if all(self.logins.works(resolved) for _, resolved in hops):
+            return over_ssh(hops, argv, terminal=terminal, shares=False)
+        self.check_logins(address)
+        with self._remembering(), contextlib.closing(SshProcess(address, ["true"], seconds=START_SECONDS)) as process:
+            while process.stream.read(BUFFER):  # what start files print
+                pass
+            process.last_words()
+        return over_ssh(hops, argv, terminal=terminal, shares=True)
 
     def _own_lock(self, key: Any) -> threading.Lock:
         with self.lock:
@@ -293,11 +303,9 @@ class ConnectionPool:
         if not self.logins.works(resolved) and has_master(address, resolved):
             raise NeedsOpenSshError(f"{address.host}: it needs ssh, and this machine has no ssh", why=OPEN)
         self._check_login(resolved)
-        try:
-            connection = connect(address, resolved, self._gateway(resolved.jump) if resolved.jump else None, on_answer)
-        except LoginRefusedError as error:
-            self.logins.refuse(error)
-            raise
+        gateway = self._gateway(resolved.jump) if resolved.jump else None
+        with self._remembering():
+            connection = connect(address, resolved, gateway, on_answer)
         self.logins.accept(resolved)
         return connection
 

@@ -23,6 +23,7 @@ from orchestrator.transport.machine import (
     CALL_SECONDS,
     MOST_BYTES,
     MOST_WORDS,
+    OTHER_FOLDER,
     SLOWEST,
     Answer,
     Machine,
@@ -269,9 +270,7 @@ class Session(Machine):
         """
         version, word, rest = self._greeting(channel, boundary)
         if word == "error":
-            raise BackendError(
-                f"{self.name}: {self.workdir} can't be used: {rest}", "set `workdir` in the profile to another folder"
-            )
+            raise BackendError(f"{self.name}: {self.workdir} can't be used: {rest}", OTHER_FOLDER)
         if tuple(map(int, version.split("."))) < MIN_PYTHON:
             raise self._too_old({"python3": version})
         if word == "need":

@@ -131,10 +131,14 @@ class Control:
         sshd.restart(self.cluster, host)
         self._undo_sshd(host, lambda: sshd.configure(self.cluster, host))
 
-    def site(self, host: str, name: str) -> None:
-        """Make the host one of a site of tests/testbed/sites.py."""
-        sites.apply(self.cluster, host, name)
-        self.undo.callback(sites.remove, self.cluster, host)
+    def at_site(self, name: str, *workers: str) -> None:
+        """Make these hosts, and the laptop, those of a site of tests/testbed/sites.py; open what a person opens."""
+        for host in (sites.LAPTOP, *workers):
+            self.undo.callback(sites.remove, self.cluster, host)
+            sites.apply(self.cluster, host, name)
+        if sites.SITES[name].asks:
+            for host in workers:
+                self.open_by_hand(sites.LAPTOP, "ssh", host)
 
     def ask_for_more(self, host: str, *options: str) -> None:
         """Start the host's sshd anew, so that it asks for a second factor or a password. See `open_by_hand`."""

@@ -170,7 +170,7 @@ def test_a_shell_asks_for_a_known_host_key_whatever_the_configuration_says(lab: 
     for text in (kept, ""):  # another key than the one that is known; none is known
         known.write_text(text)
         done = lab.orch("shell", run, "echo", "in")
-        assert (done.code, done.out) == (255, "")
+        assert (done.code, done.out) == (1, "")
         assert "Host key verification failed" in done.err
 
 

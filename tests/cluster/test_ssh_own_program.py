@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import LAPTOP, STEPS, Lab, settled, weights_after
+from tests.cluster.lab import LAPTOP, STEPS, Lab, kill, settled, weights_after
+from tests.cluster.test_debug import ALONE, attach, debugging
+from tests.patience import PATIENCE
 from tests.testbed import sshd
+from tests.testbed.layout import REPO
+from tests.testbed.sites import SITES
 
-MASTER = "Host n1\n  ControlMaster auto\n  ControlPath ~/.ssh/cm-%C\n  ControlPersist yes\n"
+MASTER = SITES["second-factor"].config
 
 REACH = """
 from orchestrator.backends.hosts import connections
@@ -25,14 +30,36 @@ pool.close()
 """
 
 
+# A supervisor that makes its looks without pauses, and prints a line for each.
+LOOKS = 60  # of a quarter of an hour, one each LONGEST_PAUSE
+HASTY = """
+import runpy
+from orchestrator.backends.mirror import watching
+from orchestrator.transport import logins, pool
+watching.FIRST_PAUSE = watching.LONGEST_PAUSE = pool.RETRY_SECONDS = 0.001
+check = logins.Logins.check
+def look(self, resolved):
+    print("look", flush=True)
+    check(self, resolved)
+logins.Logins.check = look
+runpy.run_module("orchestrator.supervisor", run_name="__main__")
+"""
+PAGE = """
+import http.server
+server = http.server.HTTPServer(("127.0.0.1", 18080), http.server.SimpleHTTPRequestHandler)
+print("serves", flush=True)
+server.serve_forever()
+"""
+
+
 @pytest.fixture
 def lab(testbed: Control) -> Lab:
     return Lab(testbed)
 
 
-def doctor(lab: Lab, host: str = "n1") -> tuple[str, str, str]:
-    """(level, words, hint) of doctor's check of the connection."""
-    checks = lab.orch("doctor", "--profile", lab.profile(hosts=[host]), "--json").json
+def doctor(lab: Lab, **variables: str) -> tuple[str, str, str]:
+    """(level, words, hint) of doctor's check of the connection to n1."""
+    checks = lab.orch("doctor", "--profile", lab.profile(hosts=["n1"]), "--json", **variables).json
     check = next(check for check in checks if check["what"] == "ssh")
     return check["level"], check["value"], check["hint"]
 
@@ -59,6 +86,12 @@ def test_a_second_factor_from_submit_to_pull(lab: Lab) -> None:
     lab.until_said(run, "begins at 0")
     lab.control.output(LAPTOP, "ssh", "-O", "exit", "n1")
     settled(lambda: "open a connection with: ssh n1" in json.dumps(lab.status(run)), "the command that opens it again")
+    kill(lab.supervisor())
+    hasty = lab.control.start(LAPTOP, sys.executable, "-c", HASTY, PYTHONPATH=str(REPO))
+    assert hasty.stdout is not None
+    assert [hasty.stdout.readline() for _ in range(LOOKS)] == ["look\n"] * LOOKS
+    assert len(lab.control.failed_logins("n1")) <= 2  # one without the lines in ~/.ssh/config, and one with them
+    kill(lab.supervisor())
     lab.control.open_by_hand(LAPTOP, "ssh", "n1")
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     assert weights_after(60) in lab.log(run)
@@ -67,59 +100,63 @@ def test_a_second_factor_from_submit_to_pull(lab: Lab) -> None:
     assert len(lab.control.failed_logins("n1")) <= 2
 
 
+@pytest.mark.full(
+    "tests/unit/transport/test_logins.py::"
+    "test_a_command_by_ssh_is_tried_first_where_orch_s_own_connection_has_not_logged_in"
+)
+def test_a_debugger_a_shell_and_a_port_through_an_open_connection_that_has_little_room(lab: Lab) -> None:
+    """A command that finds no room says so, and costs no failed login."""
+    lab.control.ask_for_more("n1", *sshd.SECOND_FACTOR, "MaxSessions 3")
+    lab.write(".ssh/config", MASTER)
+    lab.control.open_by_hand(LAPTOP, "ssh", "n1")
+    two = lab.profile(hosts=["n1"], nproc_per_node=2)
+    with debugging(lab, lab.job("alone", ALONE), "-p", two) as (_, found):
+        source = "/home/alice/alone/main.py"
+        assert attach(lab, found, source, [4], ["value"]) == [["add", source, 4, "41"]]
+    run = lab.submit(lab.job("page", PAGE), "-p", lab.profile(hosts=["n1"]))
+    lab.until_said(run, "serves")  # so the supervisor has one of the three sessions
+    assert lab.orch("shell", run, "hostname").out == "n1\n"
+    port = lab.control.start(LAPTOP, *lab.argv("port", run, "18080"))
+    assert port.stdout is not None
+    get = f"import urllib.request as u; print(u.urlopen('http://{port.stdout.readline().strip()}/').status)"
+    assert lab.control.output(LAPTOP, "/usr/bin/python3", "-c", get) == "200"
+    terminal = lab.control.start(LAPTOP, "ssh", "n1", "echo there; cat")
+    assert terminal.stdout is not None
+    assert terminal.stdout.readline() == "there\n"
+    full = (
+        "n1: its open connection (ControlMaster) has no room for another session\n"
+        "  close a terminal there, or ask its administrator to raise sshd's MaxSessions\n"
+    )
+    for words in (("shell", run, "hostname"), ("port", run, "18080"), ("submit", "page/page.yaml", "-p", "lab.yaml")):
+        refused = lab.orch(*words)
+        assert (refused.code, refused.err) == (1, f"orch: {full}"), refused
+    assert full.partition("\n")[0] in lab.orch("stacks", run).out
+    terminal.communicate()
+    assert lab.orch("shell", run, "hostname").out == "n1\n"
+    lab.orch("cancel", run, "--now")
+    assert port.wait(PATIENCE) == 0
+    assert lab.control.failed_logins("n1") == []
+
+
 def configure(lab: Lab, *lines: str) -> None:
     """Her ~/.ssh/config, with these lines for `far`, another name of n1."""
     lab.write(".ssh/config", "\n  ".join(["Host far", "HostName n1", "HostKeyAlias n1", *lines]) + "\n")
 
 
-def reached(lab: Lab, **variables: str) -> str:
+def reached(lab: Lab) -> str:
     """How orch is connected to `far`, or why it is not."""
-    program = lab.control.python(LAPTOP, "-c", REACH, **variables)
+    program = lab.control.python(LAPTOP, "-c", REACH)
     assert program.code == 0, program.err
     return program.out.strip()
 
 
-def agent(lab: Lab, socket: str) -> None:
-    """An ssh-agent of hers with her key, which is then on no disk; its public key is `id.pub`."""
-    lab.control.start(LAPTOP, "ssh-agent", "-D", "-a", socket)
-    settled(lambda: lab.control.file(LAPTOP, socket).is_socket(), "the agent")
-    lab.control.output(LAPTOP, "ssh-add", "-q", ".ssh/id_ed25519", SSH_AUTH_SOCK=socket)
-    lab.control.output(LAPTOP, "sh", "-c", "rm .ssh/id_ed25519; mv .ssh/id_ed25519.pub id.pub")
-
-
-def test_a_proxycommand(lab: Lab) -> None:
-    configure(lab, "ProxyCommand ssh -W %h:%p n2")
-    assert doctor(lab, "far") == ("ok", "connected by your ssh program: ProxyCommand", "")
-    run = lab.submit(lab.job("steps", STEPS, args=["5", "0"]), "--profile", lab.profile(hosts=["far"]))
-    assert lab.wait(run).code == 0, lab.orch("why", run).out
-    assert "rank 0" in lab.control.output(LAPTOP, "cat", f".local/state/orch/runs/{run}/nodes/0/attempt_0/rank_0.log")
-
-
-@pytest.mark.parametrize(
-    ("lines", "why"),
-    [
-        (["IdentitiesOnly yes", "IdentityFile ~/id"], "IdentitiesOnly"),
-        (["IdentityFile ~/id.pub"], "IdentityFile /home/alice/id.pub is a public key"),
-        (["IdentityAgent /home/alice/agent"], "IdentityAgent"),
-    ],
-)
-def test_keys_of_an_agent(lab: Lab, lines: list[str], why: str) -> None:
-    agent(lab, "/home/alice/agent")
-    configure(lab, *lines)
-    variables = {} if why == "IdentityAgent" else {"SSH_AUTH_SOCK": "/home/alice/agent"}
-    assert reached(lab, **variables) == f"your ssh program: {why}"
-
-
-def test_a_certificate_of_the_user(lab: Lab) -> None:
-    keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f"]
-    for name in ("ca", "other"):
-        lab.control.output(LAPTOP, *keygen, name)
-    lab.control.output(LAPTOP, "ssh-keygen", "-q", "-s", "ca", "-I", "alice", "-n", "alice", "other.pub")
-    lab.control.output(LAPTOP, "mv", "other-cert.pub", "signed.pub")
-    lab.control.file("n1", "/srv/ca.pub").write_text((lab.home / "ca.pub").read_text())
-    lab.control.sshd("n1", "TrustedUserCAKeys /srv/ca.pub", "AuthorizedKeysFile none")
-    configure(lab, "IdentityFile ~/other", "CertificateFile ~/signed.pub")
-    assert reached(lab) == "your ssh program: CertificateFile"
+@pytest.mark.parametrize("name", [name for name, site in SITES.items() if site.why_program and not site.asks])
+def test_lines_of_the_configuration_that_need_her_ssh_program(lab: Lab, name: str) -> None:
+    """A run at each of these sites is in test_sites.py."""
+    lab.control.at_site(name, "n1")
+    assert doctor(lab, **SITES[name].variables) == (
+        "ok", *2 * (f"connected by your ssh program: {SITES[name].why_program}",)
+    )  # fmt: skip
 
 
 def test_a_password(lab: Lab) -> None:

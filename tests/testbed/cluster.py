@@ -74,7 +74,7 @@ def boot(cluster: Cluster, host: str) -> None:
 def _power_on(cluster: Cluster, host: str) -> None:
     hosts.boot(cluster, host)
     sshd.start(cluster, host)
-    if cluster.site and host != "ctl":
+    if cluster.site:
         sites.apply(cluster, host, cluster.site)
     if cluster.slurm:
         slurm.start(cluster, host)

@@ -32,6 +32,7 @@ PACKAGES = {
     "gcc": "gcc",
     "gencat": "libc6-dev",  # the header files of C; this program comes with them
     "tmux": "tmux",
+    "tcsh": "tcsh",
     "chromium": "chromium",
     "oathtool": "oathtool",
     "google-authenticator": "libpam-google-authenticator",

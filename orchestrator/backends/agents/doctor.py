@@ -123,12 +123,11 @@ def _check_machine(
         note = f"programs are started by {machine.way.partition(';')[0]} (start_by)"
         node.checks["ssh"] = CheckResult(OK, f"connected by {machine.way}", note)
     try:
-        hello, _ = machine.call(
-            "hello", workdir=settings.workdir, shared_parent=settings.shared_parent, interface=settings.interface
-        )
+        hello = machine.hello(
+            settings.workdir, shared_parent=settings.shared_parent, interface=settings.interface
+        )  # fmt: skip
     except BackendError as error:
-        where = "ORCH_HOME" if host.is_here else "workdir in the profile"
-        node.add_refusal("workdir", error, f"set {where} to a folder of yours")
+        node.add_refusal("workdir", error, "set ORCH_HOME to a folder of yours" if host.is_here else error.hint)
         return node
     if hello.get("ends_processes"):
         said = "connected, but logind ends your processes on this host when you log out, agents included"

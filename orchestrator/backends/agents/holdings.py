@@ -27,7 +27,7 @@ def holdings(settings: AgentsSettings, pool: Machines) -> list[dict[str, Any]]:
 
     def one(number: int, host: Host) -> dict[str, Any]:
         session = pool.session(host.address, settings.workdir)
-        hello, _ = session.call("hello", workdir=settings.workdir, shared_parent=settings.shared_parent)
+        hello = session.hello(settings.workdir, shared_parent=settings.shared_parent)
         seen = session.call("look_at_queue", slots=settings.slots)[0]
         shown = {name: hello[name] for name in ("cores", "gpus", "free", "python")}
         return {"host": host.name, "spare": number >= nodes, **shown, **seen}
@@ -48,7 +48,7 @@ def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, d
     def one(number: int, host: Host) -> None:
         session, rows = pool.session(host.address, workdir), found[number]
         # `hello` refuses a folder that others can write into, because records that others wrote can't be trusted.
-        session.call("hello", workdir=workdir, shared_parent=settings.shared_parent)
+        session.hello(workdir, shared_parent=settings.shared_parent)
         runs = session.call("leftovers", workdir=workdir)[0]["runs"]
         named = {run_id_from(each, session.name): left for each, left in runs.items()}
         ruled = {run_id: ruling for run_id, left in named.items() if (ruling := judge(run_id, left["agent"]))}

@@ -185,10 +185,9 @@ class AgentsOverSsh(Agents):
         handle = read_handle(run)
         if handle is None:
             raise BackendError(f"run {run.run_id} has not started on any machine yet")
-        workdir = workdir_of(run.record().profile)
-        address = self.pool.way(handle.hosts[node].address, workdir)
+        address = self.pool.way(handle.hosts[node].address, workdir_of(run.record().profile))
         if address.is_by_ssh:
-            return self.pool.over_ssh(address, workdir, argv, terminal=terminal)
+            return self.pool.over_ssh(address, argv, terminal=terminal)
         return in_job(address, argv, terminal=terminal)
 
     def with_python(self, run: RunDir, node: int, argv: Sequence[str]) -> list[str]:

@@ -89,7 +89,7 @@ def try_connections(pool: Machines, settings: AgentsSettings, hosts: Mapping[int
 
     def listen(_: int, host: Host) -> tuple[tuple[str, ...], int]:
         session = pool.session(host.address, settings.workdir)
-        hello = session.call("hello", workdir=settings.workdir, shared_parent=settings.shared_parent)[0]
+        hello = session.hello(settings.workdir, shared_parent=settings.shared_parent)
         addrs = leader_addresses(host, hello)
         return addrs, session.call("listen", addrs=addrs, interface=settings.interface, ports=ports)[0]["port"]
 

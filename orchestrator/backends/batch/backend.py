@@ -312,7 +312,7 @@ class Batch(Backend):
         if not self.is_remote:
             return step
         assert self.pool is not None, "only a remote backend has a login node"
-        return self.pool.over_ssh(parse_address(site.where), site.workdir, step, terminal=terminal)
+        return self.pool.over_ssh(parse_address(site.where), step, terminal=terminal)
 
     def with_python(self, run: RunDir, node: int, argv: Sequence[str]) -> list[str]:
         """Return a command with the interpreter that has started the job's agents."""

@@ -71,7 +71,7 @@ class Site:
 
     def hello(self) -> dict[str, Any]:
         """Return the login node's home, workdir and free space. Raises BackendError if workdir is unsafe."""
-        return self.machine().call("hello", workdir=self.workdir, shared_parent=self.shared_parent)[0]
+        return self.machine().hello(self.workdir, shared_parent=self.shared_parent)
 
     def user(self) -> int:
         """Return the numeric id of the user who submits jobs on this machine."""

@@ -72,7 +72,7 @@ def stage_replay(
     machine.
     """
     folder, resume = run_folder(workdir, name), "never"
-    machine.call("hello", workdir=workdir, shared_parent=run.record().profile.shared_parent)
+    machine.hello(workdir, shared_parent=run.record().profile.shared_parent)
     send_code(machine, run, workdir, f"{folder}/code")
     if checkpoint is not None:
         resume = f"{folder}/given"
@@ -133,7 +133,7 @@ def check_machine(machine: Machine, run: RunDir, task: NodeTask, workdir: str) -
     No file is sent to the machine. Raises BackendError if the machine can't take part.
     """
     host = machine.name
-    hello, _ = machine.call("hello", workdir=workdir, shared_parent=run.record().profile.shared_parent)
+    hello = machine.hello(workdir, shared_parent=run.record().profile.shared_parent)
     hello["answered"] = time.time()
     if "nccl" in task.backend and hello["gpus"] < (ranks := task.nproc or 1):
         raise BackendError(

@@ -26,6 +26,7 @@ from orchestrator.backends.slurm.settings import settings_of
 from orchestrator.backends.slurm.submission import rendered
 from orchestrator.errors import BackendError
 from orchestrator.node.server.machine import ASK_INTERPRETER
+from orchestrator.node.system.setup_lines import after_setup, setup_failure
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import newest_runs, read_lines, state_root
 from orchestrator.transport.node_archive import node_archive
@@ -124,12 +125,12 @@ def last_save(profile: str) -> float | None:
 def _on_node(site: Site, launch: LaunchPlan, folder: str) -> dict[str, CheckResult]:
     """Run one short job that looks for a token file, starts the training interpreter, and tries the GPUs.
 
-    The job is submitted and started in the same way as a run: by a batch script with the same options, and a step of
-    srun.
+    The job is submitted and started in the same way as a run: by a batch script with the same options, a step of srun,
+    and the profile's setup lines.
     """
     token, machine = secrets.token_hex(8), site.machine()
     path = f"{folder}/.doctor-{token}"
-    settings, gpus = settings_of(launch.profile), gpus_per_node(launch)
+    settings, gpus, setup = settings_of(launch.profile), gpus_per_node(launch), launch.profile.setup
     python = settings.python or ("python3" if settings.login else sys.executable)
     words = ("sh", "-c", LOOK, "sh", path, token, python, ASK_INTERPRETER, str(int(gpu_checks.TRY_SECONDS)))
     try:
@@ -139,7 +140,7 @@ def _on_node(site: Site, launch: LaunchPlan, folder: str) -> dict[str, CheckResu
     except BackendError as error:
         return {"node": CheckResult(FAIL, f"{folder} can't be written: {error.message}", NOT_SHARED)}
     try:
-        seen = _looked(site, launch, f"{path}.out", words)
+        seen = _looked(site, launch, f"{path}.out", after_setup(setup, words))
     finally:
         site.call("rm", "-f", path, f"{path}.pyz", f"{path}.out")
     if isinstance(seen, CheckResult):
@@ -147,7 +148,7 @@ def _on_node(site: Site, launch: LaunchPlan, folder: str) -> dict[str, CheckResu
     lines = seen.splitlines()
     on_gpus = [line for line in lines if line.startswith(GPU_LINE)]
     out = "\n".join(line for line in lines if line not in on_gpus)
-    return {"node": seen_there(out, folder, python), **gpus_there(on_gpus, gpus)}
+    return {"node": seen_there(out, folder, python, setup), **gpus_there(on_gpus, gpus)}
 
 
 def _looked(site: Site, launch: LaunchPlan, out: str, words: Sequence[str]) -> str | CheckResult:
@@ -217,14 +218,16 @@ def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
     return gpu_checks.rows_of(found["said"], found["tried"])
 
 
-def seen_there(out: str, folder: str, python: str) -> CheckResult:
-    """Return the check result from the output of the script LOOK on a node. Lines of the batch shell and srun may
-    precede that output.
+def seen_there(out: str, folder: str, python: str, setup: Sequence[str] = ()) -> CheckResult:
+    """Return the check result from the output of the script LOOK on a node. Lines of the batch shell, srun and the
+    setup lines may precede that output.
     """
     before, begun, own = out.partition("orch-look\n")
     host, shared, *rest = [*(line.strip() for line in own.splitlines() if line.strip()), "", ""]
     if not begun or shared not in ("shared", "apart"):
         hint = "a run would fail in the same way: orch submit --dry-run shows its start command"
+        if failed := setup_failure(setup, before.splitlines()):
+            return CheckResult(FAIL, failed, hint)
         return CheckResult(FAIL, f"srun failed: {first_line(before)}", hint)
     if shared == "apart":
         return CheckResult(FAIL, f"{folder} is not the same folder on {host} and on the submitting machine", NOT_SHARED)

@@ -160,7 +160,7 @@ def _share(used: int, given: int | None) -> str:
 
 def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None = None) -> str:
     """Return a table with a line for each node (or group of equal nodes) and a column for each check. Problems and
-    remedies follow, and then notes: the hints of checks that passed.
+    remedies follow, and then notes: the hints of checks that passed, each with its hosts.
     """
     whats = list(dict.fromkeys(check.what for check in checks))
     hosts = {check.node: check.host for check in checks}
@@ -174,7 +174,11 @@ def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None
     lines += _problems_of(checks, style)
     failed = sum(check.level == "fail" for check in checks)
     lines += ["", f"{failed} of {len(checks)} checks failed" if failed else "all checks passed"]
-    lines += dict.fromkeys(f"note: {check.hint}" for check in checks if check.level == "ok" and check.hint)
+    notes: dict[str, dict[str, None]] = {}
+    for check in checks:
+        if check.level == "ok" and check.hint:
+            notes.setdefault(check.hint, {})[check.host] = None
+    lines += [f"note: {in_words(where)}: {note}" for note, where in notes.items()]
     return "\n".join(lines)
 
 

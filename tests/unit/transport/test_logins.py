@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from orchestrator.errors import BackendError
 from orchestrator.transport import pool as transport
 from orchestrator.transport.address import Address
 from orchestrator.transport.logins import Logins
-from orchestrator.transport.openssh import LoginRefusedError, Resolved, refusal
+from orchestrator.transport.openssh import LoginRefusedError, Resolved, refusal, resolve
 from orchestrator.transport.pool import OWN, ConnectionPool
 from tests.unit.transport.test_host_keys import MakeKey, line_of, make_key
 from tests.unit.transport.test_host_keys_refused import AllBut, Server
@@ -137,6 +138,39 @@ def test_orch_never_asks_and_tries_a_refused_login_once(
         pool.failures.clear()
     assert interface.logins == 2
     assert capfd.readouterr() == ("", "")
+
+
+SSH = """\
+#!/bin/sh
+case "$1" in
+-G) printf 'hostname n1\\nport 22\\n' ;;
+*) echo tried >>{folder}/tries; cat {folder}/says >&2; exit {code} ;;
+esac
+"""
+
+
+def test_a_command_by_ssh_is_tried_first_where_orch_s_own_connection_has_not_logged_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise ssh would print lines that explain nothing, and would repeat a refused login each time."""
+    program, says, tries, pool = tmp_path / "ssh", tmp_path / "says", tmp_path / "tries", ConnectionPool()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def way(code: int, said: str) -> list[str]:
+        program.write_text(SSH.format(folder=tmp_path, code=code))
+        program.chmod(0o755)
+        says.write_text(said)
+        return pool.over_ssh(Address("n1"), ["hostname"], terminal=False)
+
+    assert way(0, "")[-4:] == ["-T", "--", "n1", "hostname"]
+    with pytest.raises(BackendError, match=r"n1: its open connection \(ControlMaster\) has no room"):
+        way(255, "mux_client_request_session: session request failed: Session open refused by peer")
+    for _ in range(2):
+        with pytest.raises(LoginRefusedError, match="n1: the login asks for a password or a second factor"):
+            way(255, "me@n1: Permission denied (keyboard-interactive).")
+    assert len(tries.read_text().splitlines()) == 3
+    pool.logins.accept(resolve(Address("n1")))
+    assert way(255, "not tried")[-1] == "hostname"
 
 
 def test_a_host_that_orch_s_own_connection_reaches_needs_no_open_connection(

@@ -17,6 +17,7 @@ from orchestrator.transport.openssh import (
     LoginRefusedError,
     Resolved,
     has_master,
+    hops_to,
     in_words,
     over_ssh,
     refusal,
@@ -172,16 +173,13 @@ def test_a_host_that_looks_like_an_option_is_refused() -> None:
 
 
 def test_over_ssh_words_stay_words_and_only_what_the_profile_says_is_said() -> None:
-    plain = over_ssh(Address("n1"), ODD, terminal=True)
+    plain = over_ssh(hop(Address("n1")), ODD, terminal=True, shares=False)
     assert plain == [*OWN, "-t", "--", "n1", shlex.join(ODD)]
-    whole = over_ssh(Address("-oProxyCommand=x", "me", 2222, "/k"), ["true"], terminal=False)
+    whole = over_ssh(hop(Address("-oProxyCommand=x", "me", 2222, "/k")), ["true"], terminal=False, shares=False)
     assert whole[len(OWN) :] == ["-l", "me", "-p", "2222", "-i", "/k", "-T", "--", "-oProxyCommand=x", "true"]
 
 
-def test_over_ssh_gateways_too_have_to_be_known() -> None:
-    option = over_ssh(Address("n1", jump="first,you@second:23"), ["true"], terminal=False)[len(OWN)]
-    second = shlex.split(option.removeprefix("-oProxyCommand=").replace("%h", "n1").replace("%p", "22"))
-    assert second[: len(OWN) + 4] == [*OWN, "-l", "you", "-p", "23"]
-    assert second[len(OWN) + 5 :] == ["-W", "[n1]:22", "--", "second"]
-    nested = shlex.split(second[len(OWN) + 4].removeprefix("-oProxyCommand="))
-    assert nested == [*OWN, "-W", "[%n1]:%22", "--", "first"]  # %%h, for the next ssh
+def test_over_ssh_gateways_too_have_to_be_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, "hostname 10.0.0.7\nport 22")
+    option = over_ssh(hops_to(Address("n1", jump="a,you@b:23")), ["true"], terminal=False, shares=False)[len(OWN)]
+    assert option == ssh_argv(Address("n1", jump="a,you@b:23"), shares=False)[-1]

@@ -119,16 +119,18 @@ def test_what_a_machine_lacks_is_told_with_a_remedy(
 
 
 @pytest.mark.parametrize(
-    ("verb", "said"),
+    ("verb", "said", "hint"),
     [
-        ("hello", "/usr/lib/orch can't be used"),
-        ("interpreter", "the training interpreter /opt/none/python can't be started: No such file or directory"),
-        ("unpack", "/home/me/.orch: No space left on device"),
+        ("hello", "/home/me/.orch: Read-only file system", "set `workdir` in the profile to another folder"),
+        ("interpreter", "the training interpreter /opt/none/python can't be started: No such file or directory", ""),
+        ("unpack", "/home/me/.orch: No space left on device", ""),
     ],
 )
-def test_a_machine_that_refuses_a_request_is_named(lab: Lab, verb: str, said: str) -> None:
+def test_a_machine_that_refuses_a_request_is_named(lab: Lab, verb: str, said: str, hint: str) -> None:
     lab.machines["n3"].answers[verb] = BackendError(f"n3: {said}")
-    assert lab.refused(python="/opt/none/python").message == f"n3: {said}"
+    error = lab.refused(python="/opt/none/python")
+    assert error.message == f"n3: {said}"
+    assert hint in error.hint
 
 
 LATE, FULL = "no answer within 60 s", "No space left on device"

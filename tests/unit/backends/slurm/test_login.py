@@ -210,7 +210,7 @@ SLURM_EXPORT_ENV=NONE bash >"$out" 2>&1
 echo Submitted batch job 7
 """,
         )
-        self.program("srun", 'while [ "$1" != sh ]; do shift; done\nexec "$@"\n')
+        self.program("srun", 'while [ "$1" != sh ] && [ "$1" != bash ]; do shift; done\nexec "$@"\n')
         self.program("squeue", "echo '7|COMPLETED|None|N/A|n1|orch-doctor'\n")
         monkeypatch.setenv("PATH", f"{self.folder}:{os.environ['PATH']}")
 
@@ -251,6 +251,18 @@ def test_the_doctors_job_is_started_as_a_run_is(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(doctor, "step_rules", lambda _: [])
     found = doctor._on_node(HERE, shape, str(tmp_path / "runs"))
     assert found["node"][:2] == ("fail", "srun failed: no environment")
+
+
+def test_the_doctors_job_runs_the_setup_lines_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(tmp_path, monkeypatch)
+    cluster.program("pythonx", f'exec {sys.executable} "$@"\n')
+    (cluster.folder / "pythonx").rename(tmp_path / "pythonx")  # which is not on PATH
+    shape = launch(python="pythonx", setup=["echo loaded", f"PATH={tmp_path}:$PATH"])
+    found = doctor._on_node(HERE, shape, str(tmp_path / "runs"))
+    assert found["node"].level == "ok", found
+    found = doctor._on_node(HERE, launch(python="pythonx", setup=["modulex load"]), str(tmp_path / "runs"))
+    assert found["node"].level == "fail"
+    assert found["node"].value.startswith("setup line 1 failed: modulex load: "), found
 
 
 def test_a_node_that_does_not_see_the_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,6 +259,12 @@ def test_refusals_name_the_field(said: str, meaning: str, hint: str) -> None:
     assert not error.transient
 
 
+def test_a_field_that_the_profile_leaves_open_is_called_the_default() -> None:
+    said = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
+    error = refusal(said, settings_of(profile_of("slurm", name="p")), None)
+    assert error.message.startswith("Slurm has no default account for you, or not in this partition (sbatch: ")
+
+
 def test_a_controller_that_is_away_is_no_refusal() -> None:
     said = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
     assert refusal(said, PROFILE, None).transient
