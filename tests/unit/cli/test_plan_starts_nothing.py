@@ -15,7 +15,7 @@ STARTS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "os.fork
 DRIVER = f"""
 import json, os, sys
 from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 started = []
 sys.addaudithook(lambda event, args: started.append([event, repr(args)]) if event in {STARTS} else None)
 import orchestrator.cli
@@ -30,13 +30,13 @@ for argv in json.loads(sys.argv[1]):
     print(json.dumps([argv, code or 0, said.getvalue(), started[before:]]))
 before = len(started)
 os.environ.update(_ORCH_COMPLETE="bash_complete", COMP_WORDS="orch submit train -p l", COMP_CWORD="4")
-sys.argv, said = ["orch"], StringIO()
+sys.argv, said = ["orch"], TextIOWrapper(BytesIO())
 with redirect_stdout(said):
     try:
         orchestrator.cli.main()
     except SystemExit:
         pass
-print(json.dumps([["completion"], 0, said.getvalue(), started[before:]]))
+print(json.dumps([["completion"], 0, said.buffer.getvalue().decode(), started[before:]]))
 from orchestrator.mcp import answers
 print(json.dumps([["mcp"], 0, json.dumps(answers.list_runs()), started[before:]]))
 """
