@@ -28,8 +28,9 @@ def _completes(names: Callable[[str], Iterable[str]], *, or_a_file: bool = False
     """Return a completion function for click that offers these names. With `or_a_file`, the shell offers file names if
     no name matches.
 
-    Other names than those of PLAIN are not offered, because bash inserts a name as shell code, and anybody may have
-    written the file of a job or profile. The shell itself quotes the names of files. Errors are ignored, because the shell can't show them at its prompt.
+    Only names that match PLAIN are offered, because bash inserts a name as shell code, and anybody may have written the
+    file of a job or profile. The shell itself quotes the names of files. Errors are ignored, because the shell can't
+    show them at its prompt.
     """
 
     @functools.wraps(names)

@@ -44,8 +44,8 @@ COMMANDS = [
     ["plan", "train"], ["plan", "train", "-p", "shim"], ["plan", "train", "-p", "local", "-p", "cluster"],
     ["submit", "train", "--dry-run"], ["submit", "train", "-p", "cluster", "--dry-run"],
     ["submit", "train", "--dry-run", "--sweep", "job.checkpoint.keep=1,2"],
-    ["run", "--dry-run", "--", "./bin/torchrun", "--nproc_per_node", "2", "train.py"],
-    ["run", "--dry-run", "--", "./bin/python", "train.py"],
+    ["run", "-p", "plain", "--dry-run", "--", "./bin/torchrun", "--nproc_per_node", "2", "train.py"],
+    ["run", "-p", "plain", "--dry-run", "--", "./bin/python", "train.py"],
     ["run", "--dry-run", "--", "conda", "run", "-n", "bad", "python", "train.py"],
     ["init", "new", "./bin/torchrun", "train.py"], ["schema", "job"], ["completion", "zsh"], ["profiles"],
 ]  # fmt: skip
@@ -66,6 +66,7 @@ def repository(tmp_path: Path) -> Path:
     notify = "notify: [{on: [failed], command: [./notify]}]\n"
     (folder / "jobs/train.yaml").write_text(f"script: train.py\ncode: {{dir: ..}}\n{notify}")
     (folder / "cluster_profiles/local.yaml").write_text("kind: local\npython: ./.venv/bin/python\nsetup: [./notify]\n")
+    (folder / "cluster_profiles/plain.yaml").write_text("kind: local\n")
     (folder / "cluster_profiles/shim.yaml").write_text(f"kind: local\npython: {folder}/bin/python\n")
     (folder / "cluster_profiles/cluster.yaml").write_text("kind: slurm\nworkdir: ~/x\npython: ./bin/python\n")
     return folder
@@ -90,4 +91,4 @@ def test_a_plan_in_a_hostile_repository_starts_no_program(repository: Path, tmp_
         assert "run on this machine:\n  ./.venv/bin/python, to test whether it starts; a plan does not start it" in text
         assert "  notify on failed: ./notify\n" in text, name
     assert "plain,local\n" in said["completion"][1]
-    assert "./bin/python, to test whether it starts" in said[" ".join(COMMANDS[6])][1]
+    assert f"{repository}/bin/python, to test whether it starts" in said[" ".join(COMMANDS[6])][1]
