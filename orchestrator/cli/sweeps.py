@@ -69,7 +69,7 @@ def submit_points(
     say_all(
         notes.note_on_python(found.prepared[0]),
         code_note(events),
-        one_line(left_out_note(events)),
+        *left_out_note(events).splitlines(),
         on_supervisor,
         note_on_profile(runs[0]),
         one_line(note_on_scheduler(runs[0])),

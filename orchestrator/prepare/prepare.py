@@ -391,9 +391,9 @@ def shipment(prepared: Prepared) -> Shipment:
     else:
         folder = prepared.loaded.code_dir
         named = files_to_send(prepared)
-        files, size = measure(folder, code.ignore, code.max_size, named)
-        if named is not None:
-            left = left_out_words(asdict(left_out(folder, code.ignore, named)))
+        files, size, outside = measure(folder, code.ignore, code.max_size, named)
+        found = {} if named is None else asdict(left_out(folder, code.ignore, named))
+        left = left_out_words({**found, "copied": outside})
     return Shipment(str(folder), files, size, programs_here(prepared), left)
 
 

@@ -83,7 +83,7 @@ def _are_many(launch: LaunchPlan) -> bool:
 def shipment_page(ships: Shipment) -> str:
     """Return lines about the files that are sent from this machine, and the programs that orch starts on it."""
     lines = ["shipped:", f"  {ships.folder}: {counted(ships.files, 'file')}, {size(ships.bytes)}"]
-    lines += [f"  {one_line(ships.left_out.removeprefix('note: '))}"] if ships.left_out else []
+    lines += [f"  {line.removeprefix('note: ')}" for line in ships.left_out.splitlines()]
     return "\n".join([*lines, *here_lines(ships.here)])
 
 

@@ -205,7 +205,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     say_all(
         notes.note_on_python(prepared),
         code_note(events),
-        one_line(left_out_note(events)),
+        *left_out_note(events).splitlines(),
         on_supervisor,
         submit.note_on_profile(run),
         one_line(submit.note_on_scheduler(run)),
