@@ -161,7 +161,8 @@ function pieces(where, file, data, size) {
   return make("div", {}, shown, make("div", { class: "tools" }, more, said));
 }
 
-function tableOf(words, comma, isCut) {
+// Exported for its test.
+export function tableOf(words, comma, isCut) {
   const rows = rowsOf(words, comma);
   if (isCut) rows.pop(); // the last row may be a part of a row
   const [heads = [], ...rest] = rows;

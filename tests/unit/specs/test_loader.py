@@ -180,7 +180,7 @@ def test_a_code_folder_in_the_same_repository_is_the_jobs_own(place: Place) -> N
     assert load("deep/er/job.yaml", "p.yaml", cwd=place.folder).code_dir == place.folder
 
 
-@pytest.mark.parametrize("name", ["", ".ssh", ".aws", ".gnupg/private-keys-v1.d"])
+@pytest.mark.parametrize("name", ["", ".ssh", ".aws", ".gnupg/private-keys-v1.d", ".config", ".cache/huggingface"])
 def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     home = place.folder / "home"
     (home / name).mkdir(parents=True)
