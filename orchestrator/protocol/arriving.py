@@ -137,7 +137,7 @@ class Arriving:
             if self.size > SYNC_AFTER:
                 self._sync_meanwhile()
         except OSError as error:
-            error.filename = self.partial
+            error.filename = self.partial if self.folder is None else f"{self.folder.path}/{self.partial}"
             self.problem = error
         except ValueError:  # another thread has closed the file, because it is no longer needed
             self.problem = OSError(errno.EBADF, os.strerror(errno.EBADF), self.partial)

@@ -201,7 +201,7 @@ def _target_of(at: int, name: str, path: str) -> str:
         finally:
             os.close(link)
     if owner not in (0, os.geteuid()):
-        raise _of_another(owner, path, "the link")
+        raise _of_another(owner, path, "link", "follows no link of another user")
     return target
 
 
@@ -210,12 +210,12 @@ def _check_owner(descriptor: int, path: str, *, shared: bool) -> None:
     info = os.fstat(descriptor)
     is_shared = info.st_mode & stat.S_ISVTX or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH) == stat.S_IWGRP
     if info.st_uid != os.geteuid() and not (shared and is_shared):
-        raise _of_another(info.st_uid, path, "the folder")
+        raise _of_another(info.st_uid, path, "folder", "writes only into your own folders")
 
 
-def _of_another(uid: int, path: str, what: str) -> OSError:
+def _of_another(uid: int, path: str, what: str, rule: str) -> OSError:
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
         name = f"user {uid}"
-    return PermissionError(errno.EPERM, f"{what} belongs to {name}, and orch writes only where you are the owner", path)
+    return PermissionError(errno.EPERM, f"the {what} belongs to {name}, and orch {rule}", path)

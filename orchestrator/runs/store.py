@@ -14,6 +14,7 @@ mark, and never a run that no supervisor watches.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shlex
@@ -320,8 +321,11 @@ def said_of_named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename if isinstance(error.filename, str) else path
-        raise UsageError(f"{where} can't be written: {error.strerror}", "name another place that is yours") from error
+        where = error.filename if "/" in str(error.filename) else path  # a temporary name says nothing
+        words = f"{where} can't be written: {error.strerror}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreError(words, "make room on that disk, or name another folder") from error
+        raise UsageError(words, "name another folder") from error
 
 
 def write_durably(path: Path, data: bytes, *, private: bool = False) -> None:

@@ -86,9 +86,7 @@ def test_another_user_s_folder_is_refused_with_the_owner(tmp_path: Path) -> None
     theirs = given_away(tmp_path)
     (theirs / "out").mkdir()
     given_away(theirs / "out")
-    words = re.escape(
-        f"the folder belongs to user {OTHER}, and orch writes only where you are the owner: '{theirs}/out'"
-    )
+    words = re.escape(f"the folder belongs to user {OTHER}, and orch writes only into your own folders: '{theirs}/out'")
     for write in (lambda: named_folder(theirs / "out"), lambda: write_named(theirs / "out/file", b"")):
         with pytest.raises(PermissionError, match=words):
             write()
