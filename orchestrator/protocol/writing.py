@@ -48,17 +48,8 @@ class Folder:
         """Open a folder below this one. Missing folders are made if `make` is True. No link is followed, and each
         folder must belong to this user, or be shared if this folder may be shared.
         """
-        at, where = os.dup(self.descriptor), self.path
-        try:
-            for name in filter(None, path.split("/")):
-                where = f"{where}/{name}"
-                if name == "..":
-                    raise OSError(errno.EINVAL, "the path leaves the folder", where)
-                at = _next(at, _enter(at, name, where, make=make))
-                _check_owner(at, where, shared=self.shared)
-        except BaseException:
-            os.close(at)
-            raise
+        where = f"{self.path}/{path}".rstrip("/")
+        at, _ = _walk(os.dup(self.descriptor), path, where, make=make, shared=self.shared, follows=False)
         return Folder(at, where, shared=self.shared)
 
     def names(self) -> list[str]:
@@ -113,28 +104,8 @@ def named_folder(path: _Path, *, make: bool = True, shared: bool = False) -> Fol
     With `shared`, it may be another user's folder that is sticky or for a group.
     """
     text = os.fspath(path)
-    at = _start_of(text)
-    names, followed = _parts(text), 0
-    try:
-        while names:
-            name = names.pop(0)
-            try:
-                below = _enter(at, name, text, make=make)
-            except NotOrdinaryError:
-                followed += 1
-                if followed > MOST_LINKS:
-                    raise
-                target = _target_of(at, name, text)
-                names = [*_parts(target), *names]
-                if target.startswith("/"):
-                    at = _next(at, _start_of(target))
-                continue
-            at = _next(at, below)
-        _check_owner(at, text, shared=shared)
-    except BaseException:
-        os.close(at)
-        raise
-    return Folder(at, os.path.realpath(text) if followed else text, shared=shared)
+    at, is_elsewhere = _walk(_start_of(text), text, text, make=make, shared=shared, follows=True)
+    return Folder(at, os.path.realpath(text) if is_elsewhere else text, shared=shared)
 
 
 @contextmanager
@@ -160,17 +131,44 @@ def write_named(path: _Path, data: bytes, *, mode: int = USERS, make: bool = Fal
         return os.path.normpath(os.path.join(folder.path, name))
 
 
+def _walk(at: int, path: str, where: str, *, make: bool, shared: bool, follows: bool) -> tuple[int, bool]:
+    """Open the folder `path` from the open folder `at`, which is closed. Return it, and whether a link was followed.
+
+    With `follows`, the user has named the path: links of this user are followed, and only the last folder must be the
+    user's. Otherwise, each folder must be.
+    """
+    names, followed = _parts(path), 0
+    try:
+        if ".." in names and not follows:
+            raise OSError(errno.EINVAL, "the path leaves the folder", where)
+        while names:
+            name = names.pop(0)
+            try:
+                below = _enter(at, name, where, make=make)
+            except NotOrdinaryError:
+                if not follows or followed == MOST_LINKS:
+                    raise
+                followed += 1
+                target = _target_of(at, name, where)
+                names = [*_parts(target), *names]
+                below = _start_of(target) if target.startswith("/") else os.dup(at)
+            os.close(at)
+            at = below
+            if not follows:
+                _check_owner(at, where, shared=shared)
+        _check_owner(at, where, shared=shared)
+    except BaseException:
+        os.close(at)
+        raise
+    return at, followed > 0
+
+
 def _parts(path: str) -> list[str]:
     return [each for each in path.split("/") if each not in ("", ".")]
 
 
 def _start_of(path: str) -> int:
     return os.open("/" if path.startswith("/") else ".", reading.PASS | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-def _next(at: int, below: int) -> int:
-    os.close(at)
-    return below
 
 
 def _enter(at: int, name: str, path: str, *, make: bool) -> int:
