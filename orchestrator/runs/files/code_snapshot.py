@@ -15,14 +15,8 @@ from typing import Final
 from orchestrator.errors import UsageError
 from orchestrator.protocol.quantities import size
 from orchestrator.runs.files.ignore_rules import LeftOut, Rules, measure_left_out, unreadable
+from orchestrator.specs.never_shipped import why_never_shipped
 
-# Folders and files in the home folder with credentials, which are never shipped as code.
-_CREDENTIALS: Final = (
-    ".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker", ".netrc", ".git-credentials",
-    ".config/git/credentials", ".config/gh", ".config/rclone", ".pgpass", ".pypirc", ".npmrc", ".kaggle",
-    ".huggingface", ".cache/huggingface/token", ".cache/huggingface/stored_tokens", ".vault-token", ".password-store",
-    ".local/share/keyrings",
-)  # fmt: skip
 _GIT: Final = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
 _GIT_SECONDS: Final = 10
 _MAX_UNTRACKED: Final = 100
@@ -68,19 +62,6 @@ class _Entry:
     is_folder: bool = False
     link: str | None = None
     outside: str = ""  # if it is a copy of a file outside of the code folder, to which a link leads: the path
-
-
-def why_never_shipped(path: Path) -> str:
-    """Return why orch never ships this folder or file as code; empty if it may be shipped."""
-    home, path = Path(os.path.expanduser("~")).resolve(), path.resolve()
-    if home.is_relative_to(path):
-        return f"{path} holds your whole home folder"
-    for name in _CREDENTIALS:
-        if path.is_relative_to(home / name):
-            return f"{path} is where credentials are kept (~/{name})"
-        if (home / name).is_relative_to(path):
-            return f"{path} holds credentials (~/{name})"
-    return ""
 
 
 def measure(
