@@ -25,9 +25,26 @@ EXIT_FILES_LEFT = 104
 EXIT_INTERRUPTED = 130
 
 
+# Characters that are invisible, although Python counts them as printable: Unicode's Default_Ignorable_Code_Point of
+# other categories than Cf and Cn, and the empty braille pattern.
+_INVISIBLE = (
+    (0x034F,), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2800,), (0x3164,), (0xFE00, 0xFE0F), (0xFFA0,),
+    (0xE0100, 0xE01EF),
+)  # fmt: skip
+INVISIBLE = "".join(chr(code) for each in _INVISIBLE for code in range(each[0], each[-1] + 1))
+
+
+def is_printable(text: str, keep: str = "") -> bool:
+    """Return whether a person can see all characters of a text, besides those in `keep`."""
+    return printable(text, keep) == text
+
+
 def printable(text: str, keep: str = "\n\t") -> str:
-    """Return the text with control and unprintable characters escaped, except those in `keep`."""
-    return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)
+    """Return the text with control, invisible and unprintable characters escaped, except those in `keep`."""
+    if text.isascii() and text.isprintable():
+        return text
+    is_shown = {char: (char.isprintable() and char not in INVISIBLE) or char in keep for char in set(text)}
+    return "".join(char if is_shown[char] else ascii(char)[1:-1] for char in text)
 
 
 class OrchError(Exception):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import click
 
@@ -13,6 +14,8 @@ from orchestrator.errors import OrchError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+PLAIN: Final = re.compile(r"[A-Za-z0-9._@:+/-]+")
 
 
 class Complete(Protocol):
@@ -25,7 +28,9 @@ def _completes(names: Callable[[str], Iterable[str]], *, or_a_file: bool = False
     """Return a completion function for click that offers these names. With `or_a_file`, the shell offers file names if
     no name matches.
 
-    Errors are ignored, because the shell can't show them at its prompt.
+    Only names that match PLAIN are offered, because bash inserts a name as shell code, and anybody may have written the
+    file of a job or profile. The shell itself quotes the names of files. Errors are ignored, because the shell can't
+    show them at its prompt.
     """
 
     @functools.wraps(names)
@@ -33,7 +38,8 @@ def _completes(names: Callable[[str], Iterable[str]], *, or_a_file: bool = False
         from click.shell_completion import CompletionItem
 
         try:
-            found = [CompletionItem(name) for name in names(incomplete) if name.startswith(incomplete)]
+            found = [CompletionItem(name) for name in names(incomplete)
+                     if name.startswith(incomplete) and PLAIN.fullmatch(name)]  # fmt: skip
         except (OrchError, OSError):
             found = []
         return [CompletionItem("", type="file")] if or_a_file and not found else found

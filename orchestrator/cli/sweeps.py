@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,7 @@ def submit_points(
     from orchestrator.runs.run_id import sweep_of
     from orchestrator.runs.summary import code_note, left_out_note
 
+    asked = replace(asked, plans=dry_run)
     found = (
         sweeping.prepare_sweep(root, asked, options, parallel)
         if isinstance(options, tuple)
@@ -50,7 +52,7 @@ def submit_points(
     _say_fields(found)
     if found.search is not None:
         say(sweeps.search_line(found.search))
-    say_all(*notes.notes_on_request(found.prepared[0], asked.profile))
+    say_all(*notes.notes_on_request(found.prepared[0], asked))
     if dry_run:
         if not as_json:
             page = sweeps.points_page(found.points) if found.search is None else sweeps.space_page(found.search)
@@ -67,7 +69,7 @@ def submit_points(
     say_all(
         notes.note_on_python(found.prepared[0]),
         code_note(events),
-        one_line(left_out_note(events)),
+        *left_out_note(events).splitlines(),
         on_supervisor,
         note_on_profile(runs[0]),
         one_line(note_on_scheduler(runs[0])),

@@ -15,9 +15,10 @@ from orchestrator.errors import UsageError
 from orchestrator.looking import run as looking
 from orchestrator.looking import status as known
 from orchestrator.looking.account import account_of
-from orchestrator.looking.logs import line_filter, logs_there
+from orchestrator.looking.logs import compiled, line_filter, logs_there
 from orchestrator.looking.state import state_of
 from orchestrator.mcp.bounds import answer, length_of
+from orchestrator.mcp.searching import MOST_LINES, SECONDS, newest_matches, newest_of
 from orchestrator.runs.files.logs import LogFile, Selection, Tail
 from orchestrator.runs.files.metrics import Series, default_metric, metric_of_job
 from orchestrator.runs.files.samples import newest_samples
@@ -52,7 +53,7 @@ def list_runs(limit: Annotated[int, Field(ge=1, le=100, description="How many of
         {**{name: row[name] for name in _OF_A_ROW}, "reason": (row["verdict"] or {}).get("reason")} for row in found
     ]
     folders = [RunDir(root / "runs" / row["run_id"]) for row in found]
-    return answer({"runs": runs}, redaction_of_message(*folders))
+    return _answer({"runs": runs}, *folders)
 
 
 def status(
@@ -64,7 +65,7 @@ def status(
     if wait_seconds:
         looking.wait(folder, timeout=wait_seconds)
     page = {name: value for name, value in known.page(folder).items() if name not in _NOT_SHOWN}
-    return answer(page, redaction_of_message(folder))
+    return _answer(page, folder)
 
 
 def why(run: Run) -> Answer:
@@ -74,7 +75,7 @@ def why(run: Run) -> Answer:
     account, told = account_of(folder, state), state.to_json()
     names = ("run_id", "state", "detail", "verdict", "attempts")
     said = {**{name: told[name] for name in names}, "account": account.to_json() if account is not None else None}
-    return answer(said, redaction_of_message(folder))
+    return _answer(said, folder)
 
 
 def logs(
@@ -83,7 +84,11 @@ def logs(
     lines: Annotated[int, Field(ge=1, le=500, description="How many of the last lines")] = 100,
     since: Annotated[str | None, Field(description="Only lines since then: 10m, 14:30, 2026-11-22T14:30")] = None,
     grep: Annotated[
-        str | None, Field(description="Only lines in which this Python regular expression is found")
+        str | None,
+        Field(
+            max_length=1000,
+            description="Only lines in which this Python regular expression is found, in the newest 16 MiB of the log",
+        ),
     ] = None,
     level: Literal["debug", "info", "warning", "error", "critical"] | None = None,
 ) -> Answer:
@@ -93,17 +98,23 @@ def logs(
     """
     folder = find_run(attended_root(), run)
     selection = logs_there(folder, Selection(rank))
-    reader = Tail(folder, selection, line_filter(since, grep, level, time.time()))
-    reader.skip_to_last(lines)
-    redaction = redaction_of_message(folder)
-    last = deque(reader.read(ended=True), lines)
+    reader = Tail(folder, selection, line_filter(since, None, level, time.time()))
+    reader.skip_to_last(lines if grep is None else MOST_LINES)
+    redaction, read, stopped = redaction_of_message(folder), reader.read(ended=True), {}
+    last = list(deque(read, lines)) if grep is None else newest_of(read)
+    if grep is not None:
+        compiled(grep)  # a mistake is an error with its position
+        found, left = newest_matches(grep, [line for _, line in last], lines)
+        last = [last[at] for at in found]
+        if left:
+            why = f"the expression took longer than {SECONDS:g} s: {left:,} older lines were not searched"
+            stopped = {"stopped": f"{why}; use since, level or a simpler expression"}
     texts = redaction.json([line for _, line in last])  # together, because a key may have several lines
     texts = [text[:MOST_LINE] for text in texts]  # after the redaction, which does not find a part of a secret
     shown = _newest(list(zip((log for log, _ in last), texts, strict=True)))
     attempts = [{"attempt": attempt, "lines": [line for _, line in of]} for attempt, of in groupby(shown, _attempt_of)]
     told = {"run_id": folder.run_id, "rank": None if selection.launchers else rank, "attempts": attempts}
-    unknown = {"not_masked": secrets} if (secrets := unknown_secrets(folder)) else {}
-    return answer({**told, **unknown}, redaction)
+    return _answer({**told, **stopped}, folder)
 
 
 def metrics(
@@ -125,7 +136,7 @@ def metrics(
         )
     samples, hosts = newest_samples(folder), {node.node: node.host for node in state_of(folder).nodes}
     machines = [{"node": node.node, "host": hosts.get(node.node), **node.samples[-1].to_json()} for node in samples]
-    return answer(
+    return _answer(
         {
             "run_id": folder.run_id,
             "names": names,
@@ -135,7 +146,7 @@ def metrics(
             "findings": in_words(findings(samples), hosts),
             "machines": machines,
         },
-        redaction_of_message(folder),
+        folder,
     )
 
 
@@ -156,7 +167,7 @@ def submit(
         job, profile, sets=sets, nodes=nodes, nproc_per_node=nproc_per_node, name=name, resume=resume, after=after
     )
     folder = RunDir(started.folder)
-    return answer({"run_id": started.id, "folder": str(started.folder)}, redaction_of_message(folder))
+    return _answer({"run_id": started.id, "folder": str(started.folder)}, folder)
 
 
 def cancel(
@@ -169,11 +180,17 @@ def cancel(
     folder = find_run(attended_root(), run, newest=False)
     done = cancel_run(folder.root, folder, now=now)
     told = {"run_id": folder.run_id, "state": done.state.state, "said": done.said, "is_proven": done.is_proven}
-    return answer({**told, "proofs": [vars(proof) for proof in done.proofs]}, redaction_of_message(folder))
+    return _answer({**told, "proofs": [vars(proof) for proof in done.proofs]}, folder)
 
 
 READING: Final = (list_runs, status, why, logs, metrics)
 ACTING: Final = (submit, cancel)
+
+
+def _answer(value: Answer, *folders: RunDir) -> Answer:
+    """Return an answer without the secrets of these runs. It names the secrets whose values are not known here."""
+    unknown = {"not_masked": names} if (names := unknown_secrets(*folders)) else {}
+    return answer({**value, **unknown}, redaction_of_message(*folders))
 
 
 def _newest(lines: list[tuple[LogFile, str]]) -> list[tuple[LogFile, str]]:

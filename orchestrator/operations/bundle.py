@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import StoreError, UsageError
+from orchestrator.protocol.files import PRIVATE
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import read_part
 from orchestrator.runs.files.checkpoints import all_of
 from orchestrator.runs.files.logs import Selection, log_files, offset_of_last
 from orchestrator.runs.leaving import redaction_of
 from orchestrator.runs.redaction import Redaction
-from orchestrator.runs.store import RunDir, write_durably
+from orchestrator.runs.store import RunDir, deliver
 from orchestrator.version import __version__
 
 LAST_LINES: Final = 200
@@ -48,8 +49,8 @@ TEXTS: Final = (
 )  # fmt: skip
 
 
-def bundle(run: RunDir, output: Path) -> list[tuple[str, int]]:
-    """Write the archive and return (name, size) of its members. Raises UsageError if the file exists."""
+def bundle(run: RunDir, output: Path) -> tuple[str, list[tuple[str, int]]]:
+    """Write the archive. Return its path, and (name, size) of its members. Raises UsageError if the file exists."""
     if output.exists():
         raise UsageError(f"{output} exists already", "give another name: --output FILE")
     redact = redaction_of(run)
@@ -63,11 +64,7 @@ def bundle(run: RunDir, output: Path) -> list[tuple[str, int]]:
             entry.size, entry.mtime, entry.mode = len(content), 0, 0o644
             archive.addfile(entry, io.BytesIO(content))
             members.append((name, len(content)))
-    try:
-        write_durably(output, buffer.getvalue(), private=True)
-    except StoreError as error:
-        raise UsageError(error.message, "name another file: --output FILE") from error
-    return members
+    return deliver(output, buffer.getvalue(), mode=PRIVATE), members
 
 
 def _members(run: RunDir, redact: Redaction) -> Iterator[tuple[str, str]]:

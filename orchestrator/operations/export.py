@@ -118,7 +118,7 @@ def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str
         raise OrchError(
             f"the checkpoint {chosen.path} could not be exported: {last}", "check it: orch checkpoints RUN --verify"
         )
-    return path, f"step {chosen.step}, {why}"
+    return Path(done.stdout.splitlines()[-1]), f"step {chosen.step}, {why}"
 
 
 def _launch(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:

@@ -5,6 +5,7 @@ hand.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from orchestrator.backends.mirror.local import is_continued_by
 from orchestrator.errors import UsageError
 from orchestrator.operations.pull import copy_output
 from orchestrator.protocol.outputs import ABOVE, ASIDE, BESIDE
+from orchestrator.protocol.writing import named_folder
 from orchestrator.runs.files.outputs import Output, outputs_of
 from orchestrator.runs.store import RunDir
 
@@ -55,32 +57,40 @@ def place(run: RunDir, *, force: bool = False) -> Placed:
         )
     copied: list[str] = []
     left_out: list[str] = []
-    for output, target, why in _targets(run, folder):
-        if target is None:
+    for output, top, path, why in _targets(run, folder):
+        if why:
             left_out.append(f"{output.path}: {why}")
-        elif target.exists() and not target.is_file():
-            left_out.append(f"{target} is there and is no file")
-        elif above := next((each for each in target.parents if each.is_file()), None):
-            left_out.append(f"{target}: {above} is there and is no folder")
-        elif not force and not is_continued_by(target, output.file):
-            left_out.append(f"{target} is there with other content; --force replaces it")
-        elif copy_output(run, output, target, output.path) is not None:
-            copied.append(str(target))
+            continue
+        above, _, name = path.rpartition("/")
+        try:
+            with named_folder(top, shared=True) as named:
+                with named.below(above) as into:
+                    kind, is_kept = into.kind_of(name), is_continued_by(into, name, output.file)
+                if kind not in (None, stat.S_IFREG, stat.S_IFLNK):
+                    left_out.append(f"{top / path} is there and is no file")
+                elif not force and not is_kept:
+                    left_out.append(f"{top / path} is there with other content; --force replaces it")
+                elif copy_output(run, output, named, path) is not None:
+                    copied.append(str(top / path))
+        except OSError as error:
+            left_out.append(f"{top / path}: {error.filename}: {error.strerror}")
     return Placed(run.run_id, str(folder), tuple(copied), tuple(left_out))
 
 
-def _targets(run: RunDir, folder: Path) -> Iterator[tuple[Output, Path | None, str]]:
-    """Yield each output with the path to which it is copied or, if it must not be copied, with the reason."""
+def _targets(run: RunDir, folder: Path) -> Iterator[tuple[Output, Path, str, str]]:
+    """Yield each output with the folder and the path in it to which it is copied. If it must not be copied, the last
+    value is the reason.
+    """
     for output in outputs_of(run):
         first, _, rest = output.path.partition("/")
         if output.node or first == ASIDE:
-            yield output, None, "by hand, another file has this name"
+            yield output, folder, "", "by hand, another file has this name"
         elif first in _LEVELS and rest:
             # another machine must not be able to write ~/.ssh here
             hidden = any(part.startswith(".") for part in rest.split("/"))
-            target = Path(os.path.normpath(folder / _LEVELS[first] / rest))
-            yield output, None if hidden else target, "hidden files outside of the code folder are not written"
+            why = "hidden files outside of the code folder are not written" if hidden else ""
+            yield output, Path(os.path.normpath(folder / _LEVELS[first])), rest, why
         elif ".git" in output.path.split("/"):
-            yield output, None, "git would run what is written there"
+            yield output, folder, "", "git would run what is written there"
         else:
-            yield output, folder / output.path, ""
+            yield output, folder, output.path, ""

@@ -7,8 +7,8 @@ last, so that an interrupted copy never looks like a checkpoint.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +20,15 @@ from orchestrator.backends.mirror.checkpoints import bring_checkpoint
 from orchestrator.backends.mirror.local import copy_latest
 from orchestrator.backends.mirror.policy import REQUESTED
 from orchestrator.errors import BackendError, OrchError, RunNotFoundError, StoreError, UsageError
+from orchestrator.protocol.arriving import is_partial
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checkpoint_dir import BadCheckpointError, CheckpointState
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
 from orchestrator.protocol.files import sync_filesystem
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.metric import JobMetric
-from orchestrator.protocol.reading import NotOrdinaryError, opened
+from orchestrator.protocol.reading import MOST_RECORD, READABLE, NotOrdinaryError, info_of, opened
+from orchestrator.protocol.writing import Folder, named_folder
 from orchestrator.runs.files.checkpoints import Checkpoint, all_of, best, check, checkpoint_folder
 from orchestrator.runs.files.logs import Selection, log_files
 from orchestrator.runs.files.metrics import metric_of_checkpoints
@@ -76,20 +79,23 @@ def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str],
     """
     if which not in ("best", "latest", "none") and not which.isdigit():
         raise UsageError(f"--checkpoint {which} is not a checkpoint", "write best, latest, none or a step's number")
-    _take_folder(run, target)
-    files = [_grown(run.path / name, target / name, name, run.path) for name in ("metrics.jsonl", "result.json")]
+    with _take_folder(run, target) as folder:
+        pulled = _pull(run, folder, which, tell)
+    _note_folder(run, target)
+    return pulled
+
+
+def _pull(run: RunDir, folder: Folder, which: str, tell: Callable[[str], None]) -> Pulled:
+    files = [_grown(run.path / name, folder, name, run.path) for name in ("metrics.jsonl", "result.json")]
     for log in log_files(run, Selection()):
         for path in (log.path.with_name(f"{log.path.name}.1"), log.path):  # also the older part of a rotated log
-            name = f"logs/attempt_{log.attempt}/{path.name}"
-            files.append(_grown(path, target / name, name, run.path))
-    pulled = Pulled(run.run_id, str(target), tuple(file for file in files if file is not None))
-    outputs = [_output(run, output, target) for output in outputs_of(run)]
-    pulled = replace(pulled, files=(*pulled.files, *(file for file in outputs if file is not None)))
+            files.append(_grown(path, folder, f"logs/attempt_{log.attempt}/{path.name}", run.path))
+    files += [_output(run, output, folder) for output in outputs_of(run)]
+    pulled = Pulled(run.run_id, folder.path, tuple(file for file in files if file is not None))
     if which != "none":
-        pulled = _pull_checkpoint(run, target, which, pulled, tell)
-    sync_filesystem(target)  # one sync for all files, because thousands of syncs take far longer
-    RunDir(target).write(RECEIPT, pulled.to_json())
-    _note_folder(run, target)
+        pulled = _pull_checkpoint(run, folder, which, pulled, tell)
+    sync_filesystem(folder.path)  # one sync for all files, because thousands of syncs take far longer
+    _write_receipt(folder, pulled.to_json())
     return pulled
 
 
@@ -111,32 +117,51 @@ def folders_pulled_to(run: RunDir) -> list[Path]:
     return [folder for folder in folders if _receipt(folder).get("run_id") == run.run_id]
 
 
-def _receipt(folder: Path) -> dict[str, Any]:
+def _receipt(path: Path) -> dict[str, Any]:
     try:
-        return RunDir(folder).read(RECEIPT) or {}
-    except StoreError:
+        with named_folder(path, make=False) as folder:
+            return _receipt_in(folder) or {}
+    except OSError:
         return {}
 
 
-def _take_folder(run: RunDir, target: Path) -> None:
-    """Create the target folder. Raises UsageError if it is inside the run's own folder, or if it contains files that
-    are not from an earlier pull of this run.
+def _receipt_in(folder: Folder) -> dict[str, Any] | None:
+    """Return the receipt of an earlier pull, which is empty if it is damaged. Return None if this user has not written
+    one: a receipt of another user proves nothing.
+    """
+    try:
+        if (data := folder.read(RECEIPT, MOST_RECORD)) is None:
+            return None
+        found = parse_json(data)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write_receipt(folder: Folder, receipt: dict[str, Any]) -> None:
+    folder.write(RECEIPT, json.dumps(receipt, indent=1).encode(), mode=READABLE)
+
+
+def _take_folder(run: RunDir, target: Path) -> Folder:
+    """Create and open the target folder. Raises UsageError if it belongs to another user, if it is inside the run's own
+    folder, or if it contains files that are not from an earlier pull of this run.
     """
     if target.resolve().is_relative_to(run.path.resolve()):
         raise UsageError(f"{target} is inside the run's own folder", "name another folder: --to DIR")
-    try:
-        receipt = RunDir(target).read(RECEIPT)
-    except StoreError:
-        receipt = {}
-    if receipt and receipt.get("run_id") != run.run_id:
-        raise UsageError(f"{target} holds the results of run {receipt.get('run_id')}", "name another folder: --to DIR")
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        if receipt is None and any(target.iterdir()):
-            raise UsageError(f"{target} holds other files", "name a new or empty folder: --to DIR")
-        RunDir(target).write(RECEIPT, receipt or {"run_id": run.run_id})  # an interrupted pull can continue from here
-    except OSError as error:
-        raise UsageError(f"{target} can't be used: {error.strerror}", "name another folder: --to DIR") from error
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(named_folder(target))
+            receipt = _receipt_in(folder)
+            if receipt and receipt.get("run_id") != run.run_id:
+                theirs = f"{target} holds the results of run {receipt.get('run_id')}"
+                raise UsageError(theirs, "name another folder: --to DIR")
+            if receipt is None and folder.names():
+                raise UsageError(f"{target} holds other files", "name a new or empty folder: --to DIR")
+            _write_receipt(folder, receipt or {"run_id": run.run_id})  # an interrupted pull can continue from here
+        except OSError as error:
+            raise UsageError(f"{target} can't be used: {error.strerror}", "name another folder: --to DIR") from error
+        stack.pop_all()
+    return folder
 
 
 def bring_outputs(run: RunDir) -> None:
@@ -153,34 +178,36 @@ def bring_outputs(run: RunDir) -> None:
         raise BackendError("\n".join(words), f"try again: orch pull {run.run_id} --outputs")
 
 
-def _output(run: RunDir, output: Output, target: Path) -> Copied | None:
+def _output(run: RunDir, output: Output, folder: Folder) -> Copied | None:
     """Copy one output into the target folder. Return None if the program has deleted it meanwhile."""
-    return copy_output(run, output, target / "outputs" / output.path, f"outputs/{output.path}")
+    return copy_output(run, output, folder, f"outputs/{output.path}")
 
 
-def copy_output(run: RunDir, output: Output, place: Path, name: str) -> Copied | None:
-    """Copy one output to `place` with its executable bits. Return None if the program has deleted it meanwhile."""
+def copy_output(run: RunDir, output: Output, folder: Folder, name: str) -> Copied | None:
+    """Copy one output to the path `name` in a folder. Return None if the program has deleted it meanwhile."""
     below = run.path if run.record().is_remote else None  # outputs of a local run may be outside of its folder
-    copied = _grown(output.file, place, name, below)
-    if copied is not None and os.access(output.file, os.X_OK):
-        place.chmod(place.stat().st_mode | (place.stat().st_mode & 0o444) >> 2)
-    return copied
+    return _grown(output.file, folder, name, below)
 
 
-def _grown(source: Path, target: Path, name: str, below: Path | None = None) -> Copied | None:
-    """Copy the present content of a file. Return None if the file is missing, or is a link, a pipe or another
-    special file.
+def _grown(source: Path, folder: Folder, name: str, below: Path | None = None) -> Copied | None:
+    """Copy the present content of a file to the path `name` in a folder, with its executable bits. Return None if the
+    file is missing, or is a link, a pipe or another special file.
     """
+    above, _, last = name.rpartition("/")
     try:
-        count, sha256, how = copy_latest(source, target, below)
+        info_of(source, below)  # before a folder is made for it
     except (FileNotFoundError, NotOrdinaryError):
         return None
+    try:
+        with folder.below(above) as into, contextlib.suppress(FileNotFoundError, NotOrdinaryError):
+            count, sha256, how = copy_latest(source, into, last, below)
+            return Copied(name, count, Checksum(Algorithm.SHA256, sha256), how)
     except OSError as error:
-        raise _failed(target, error) from error
-    return Copied(name, count, Checksum(Algorithm.SHA256, sha256), how)
+        raise _failed(f"{folder.path}/{name}", error) from error
+    return None
 
 
-def _failed(target: Path, error: OSError) -> OrchError:
+def _failed(target: str | Path, error: OSError) -> OrchError:
     where = error.filename or target
     return OrchError(
         f"{where}: {error.strerror}", "the files copied so far are kept; the same command continues from there"
@@ -190,7 +217,7 @@ def _failed(target: Path, error: OSError) -> OrchError:
 # -- one checkpoint
 
 
-def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell: Callable[[str], None]) -> Pulled:
+def _pull_checkpoint(run: RunDir, target: Folder, which: str, pulled: Pulled, tell: Callable[[str], None]) -> Pulled:
     skipped: dict[Path, Checkpoint] = {}
     metric = metric_of_checkpoints(run.read("run.json"))
     for _ in range(TRIES):
@@ -208,14 +235,14 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
             return replace(pulled, choice=f"{chosen.format} {place} ({choice})", step=chosen.step, skipped=notes)
         tell(f"checkpoint step {chosen.step} ({choice})")
         try:
-            files = _copy_checkpoint(chosen, target / "checkpoints" / chosen.path.name)
+            files = _copy_checkpoint(chosen, target)
         except BadCheckpointError as error:
             _check_readable(chosen.path)
             # the checkpoint was not replaced during the copy, so it is corrupt
             if check(chosen.path, verify=False).files == chosen.files:
                 skipped[chosen.path] = replace(chosen, verdict=CheckpointState.CORRUPT, reason=str(error))
             continue
-        _drop_unfinished(target / "checkpoints")
+        _drop_unfinished(target)
         return replace(pulled, files=(*pulled.files, *files), step=chosen.step, choice=choice, skipped=notes)
     raise OrchError(
         "each checkpoint was changed or removed while it was copied", "try again, or name one: --checkpoint STEP"
@@ -234,7 +261,7 @@ def _check_readable(checkpoint: Path) -> None:
             raise _failed(path, error) from error
 
 
-def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:
+def _complete_output(run: RunDir, target: Folder, checkpoint: Path) -> str:
     """If outputs are files of this checkpoint, copy them again, because they may have grown. Return the path of the
     checkpoint's copy.
     """
@@ -252,13 +279,16 @@ def _is_of(run: RunDir, checkpoint: Checkpoint) -> bool:
     return checkpoint.run in ("", run.run_id)
 
 
-def _drop_unfinished(folder: Path) -> None:
+def _drop_unfinished(target: Folder) -> None:
     """Remove incomplete copies of other checkpoints from the target folder."""
-    for name in checkpoint_dir.step_folders(folder):
-        if not checkpoint_dir.is_committed(folder / name):
-            shutil.rmtree(folder / name, ignore_errors=True)
-    for partial in folder.glob("step_*/.*.partial"):
-        partial.unlink(missing_ok=True)
+    with target.below("checkpoints") as folder:
+        for name in [each for each in folder.names() if checkpoint_dir.step_of(each) is not None]:
+            with contextlib.suppress(OSError), folder.below(name, make=False) as copy:
+                names = copy.names()
+                for each in names if checkpoint_dir.COMMIT not in names else filter(is_partial, names):
+                    copy.remove(each)
+                if checkpoint_dir.COMMIT not in names:
+                    os.rmdir(name, dir_fd=folder.descriptor)
 
 
 def choose(
@@ -285,12 +315,13 @@ def choose(
     return best(usable, metric) or (newest, "the newest, as none has a metric")
 
 
-def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
+def _copy_checkpoint(source: Checkpoint, target: Folder) -> list[Copied]:
     """Copy and verify a checkpoint's files, the file COMMIT last. Raises BadCheckpointError if the source is damaged
     or has changed.
     """
     copied = []
-    for each in bring_checkpoint(LocalMachine(), str(source.path), target, REQUESTED):
+    path = f"checkpoints/{source.path.name}"
+    for each in bring_checkpoint(LocalMachine(), str(source.path), path, REQUESTED, target):
         wanted, how = each.wanted, "kept" if each.is_known else "continued" if each.is_continued else "copied"
         assert wanted.checksum is not None
         copied.append(Copied(f"checkpoints/{wanted.path}", wanted.size, wanted.checksum, how))

@@ -1,6 +1,7 @@
 """Chooses the Python interpreter that trains on this machine. It is the interpreter that the user's shell would choose.
 
-The choice starts no interpreter, except if the program is a shell script such as a shim of pyenv.
+The choice starts no interpreter, except if the program is a shell script such as a shim of pyenv. A plan does not start
+it either, and shows the script.
 """
 
 from __future__ import annotations
@@ -37,16 +38,19 @@ class Interpreter:
     why: str
 
 
-def of_shell(program: str, environ: Mapping[str, str], *, needs_torch: bool = False) -> Interpreter:
+def of_shell(
+    program: str, environ: Mapping[str, str], *, needs_torch: bool = False, starts: bool = True
+) -> Interpreter:
     """Return the interpreter of a program. Without a program, return the interpreter of the active environment or, if
     none is active, orch's own.
 
     `program` is torchrun, accelerate, python or a similar program. It is empty if neither the command line nor the job
     names a program. With `needs_torch`, an active environment without torch is skipped if orch's own environment has
-    torch. Raises UsageError if the program's interpreter does not answer.
+    torch. Without `starts`, a script is not asked for its interpreter, and stands for it. Raises UsageError if the
+    program's interpreter does not answer.
     """
     found = shutil.which(program, path=environ.get("PATH", os.defpath)) if program else None
-    if found is not None and (python := _of_program(os.path.abspath(found), environ)):
+    if found is not None and (python := _of_program(os.path.abspath(found), environ, starts=starts)):
         return Interpreter(python, program if "/" in program else f"{program} on PATH")
     passed = ""
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -80,7 +84,7 @@ def of_conda(environment: str, environ: Mapping[str, str]) -> str:
     return next((each for each in pythons if os.access(each, os.X_OK)), "")
 
 
-def _of_program(path: str, environ: Mapping[str, str]) -> str:
+def _of_program(path: str, environ: Mapping[str, str], *, starts: bool) -> str:
     """Return the interpreter that runs a program; empty if the program is not in Python."""
     head = _head(path)
     is_python = _PYTHON.fullmatch(os.path.basename(path)) is not None
@@ -90,13 +94,13 @@ def _of_program(path: str, environ: Mapping[str, str]) -> str:
     words = head[2:].partition(b"\n")[0].decode("utf-8", "replace").split() if head.startswith(b"#!") else []
     name = os.path.basename(words[0]) if words else ""
     if name == "env" and len(words) > 1 and _PYTHON.fullmatch(words[-1]):
-        return _answered(shutil.which(words[-1], path=environ.get("PATH", os.defpath)) or "")
+        return _answered(shutil.which(words[-1], path=environ.get("PATH", os.defpath)) or "", starts=starts)
     if _PYTHON.fullmatch(name):
         return words[0]
     if name == "sh" and (match := _EXEC.search(head)):
         return _first_word(match[1].decode("utf-8", "replace"))
     beside = path if is_python else f"{os.path.dirname(path)}/python"  # a shell script, such as a shim of pyenv
-    return _answered(beside) if os.access(beside, os.X_OK) else ""
+    return _answered(beside, starts=starts) if os.access(beside, os.X_OK) else ""
 
 
 def _first_word(line: str) -> str:
@@ -117,11 +121,11 @@ def _head(path: str, most: int = MOST_READ) -> bytes:
         return b""
 
 
-def _answered(python: str) -> str:
-    """Return the path if it is an interpreter. If it is a script, run the script and return the path of the
-    interpreter that it starts.
+def _answered(python: str, *, starts: bool) -> str:
+    """Return the path if it is an interpreter. If it is a script and `starts` is True, run the script and return the
+    path of the interpreter that it starts.
     """
-    is_script = python and _head(python).startswith(b"#!")
+    is_script = starts and python and _head(python).startswith(b"#!")
     return str(_ask(python).get("python") or "") if is_script else python
 
 

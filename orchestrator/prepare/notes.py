@@ -6,21 +6,24 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from orchestrator.backends import backend_of
-from orchestrator.prepare.prepare import Prepared
+from orchestrator.prepare.prepare import Prepared, Request
 from orchestrator.prepare.time_limit import note_on_time_limit
 from orchestrator.protocol.masking import looks_secret
-from orchestrator.specs.documents.paths import shadowed_profile
+from orchestrator.specs.documents.paths import hidden_files
 from orchestrator.specs.kinds import kind_named
 
 
-def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
-    """Return notes about effects of a request that may surprise the user. `profile` is the profile as the user named
-    it.
-    """
+def notes_on_hidden_files(prepared: Prepared, request: Request) -> list[str]:
+    """Return a note for each job and profile that is hidden by a file of the same name."""
+    loaded = prepared.loaded
+    found = hidden_files(request.job, request.profile, loaded.job_path, loaded.profile_path, Path.cwd())
+    return [f"note: {each}" for each in found]
+
+
+def notes_on_request(prepared: Prepared, request: Request) -> list[str]:
+    """Return notes about effects of a request that may surprise the user."""
     job = prepared.loaded.job
-    notes = [f"note: {each}" for each in prepared.loaded.notes]
-    if (own := shadowed_profile(profile, Path.cwd())) is not None:
-        notes.append(f"note: {prepared.loaded.profile_path} is used instead of your own profile of that name ({own})")
+    notes = [*(f"note: {each}" for each in prepared.loaded.notes), *notes_on_hidden_files(prepared, request)]
     if job.batch is not None:
         notes.append(
             f"note: {job.command[-1] if job.command else 'the file'} runs as it is, on the first node of its job: orch "

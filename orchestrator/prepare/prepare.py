@@ -58,6 +58,7 @@ class Request:
     # has no such program, and None if the user typed no command line.
     program: str | None = None
     keeps_ranks: bool = False  # keep the profile's number of ranks, even if the program starts its own ranks
+    plans: bool = False  # only plan: start no program that job, profile or command line name
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,10 @@ def prepare(root: Path, request: Request) -> Prepared:
     after = _after(root, request.after) if request.after is not None else None
     lock = _lock(loaded, repeats)
     interpreter = _interpreter(request, loaded.job, profile, repeats)
-    _check_interpreter(root, profile, interpreter)
+    if not request.plans and (python := _tested_python(profile, interpreter)) is not None:
+        from orchestrator.prepare.interpreter import check_starts
+
+        check_starts(python, root / "cache" / "python")
     return Prepared(
         loaded, profile, environment, rehearsed, request.waits, tuple(given), repeats, hidden, after, lock,
         request.debug_rank, interpreter, spawning,
@@ -229,18 +233,14 @@ def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDi
     if request.program is None:
         return None
     # A job's file, whose name is a str, names no program, so an environment without torch can be skipped.
-    return of_shell(request.program, os.environ, needs_torch=isinstance(request.job, str))
+    return of_shell(request.program, os.environ, needs_torch=isinstance(request.job, str), starts=not request.plans)
 
 
-def _check_interpreter(root: Path, profile: AnyProfile, interpreter: Interpreter | None) -> None:
-    """Raise UsageError if the interpreter that will train on this machine can't be started."""
+def _tested_python(profile: AnyProfile, interpreter: Interpreter | None) -> str | None:
+    """Return the interpreter that will train on this machine if a submit tests whether it starts."""
     python = profile.python if interpreter is None else interpreter.path
     is_here = kind_named(profile.kind).on_this_machine
-    if python is None or not is_here or profile.runtime != "none" or python == sys.executable:
-        return
-    from orchestrator.prepare.interpreter import check_starts
-
-    check_starts(python, root / "cache" / "python")
+    return None if not is_here or profile.runtime != "none" or python == sys.executable else python
 
 
 def _documents(root: Path, request: Request, flags: dict[str, Any]) -> Loaded:
@@ -392,7 +392,7 @@ def shipment(prepared: Prepared) -> Shipment:
     from orchestrator.runs.files.code_snapshot import left_out, measure
     from orchestrator.runs.files.ignore_rules import left_out_words
 
-    code, profile, left = prepared.loaded.job.code, prepared.profile, ""
+    code, left = prepared.loaded.job.code, ""
     if prepared.repeats is not None:
         folder = prepared.repeats.submitted_code
         listing = prepared.repeats.code_files()
@@ -401,10 +401,21 @@ def shipment(prepared: Prepared) -> Shipment:
     else:
         folder = prepared.loaded.code_dir
         named = files_to_send(prepared)
-        files, size = measure(folder, code.ignore, code.max_size, named)
-        if named is not None:
-            left = left_out_words(asdict(left_out(folder, code.ignore, named)))
-    here = [f"notify {_how(each)}" for each in prepared.loaded.job.notify]
+        files, size, outside = measure(folder, code.ignore, code.max_size, named)
+        found = {} if named is None else asdict(left_out(folder, code.ignore, named))
+        left = left_out_words({**found, "copied": outside})
+    return Shipment(str(folder), files, size, programs_here(prepared), left)
+
+
+def programs_here(prepared: Prepared) -> tuple[str, ...]:
+    """Return a line for each program that `orch submit` would run on this machine, besides the ranks."""
+    profile, here = prepared.profile, list[str]()
+    if (python := _tested_python(profile, prepared.interpreter)) is not None:
+        here.append(
+            f"{python}, to test whether it starts; a plan does not start it, so it does not find a missing torch"
+        )
+    here += [f"notify {_how(each)}" for each in prepared.loaded.job.notify]
+    folder = prepared.loaded.code_dir
     if prepared.repeats is None and any((each / ".git").exists() for each in (folder, *folder.parents)):
         here.append(f"git, for the commit and the changes of {folder}")
     if "wandb" in prepared.loaded.job.track:
@@ -419,7 +430,7 @@ def shipment(prepared: Prepared) -> Shipment:
     if isinstance(profile, SshProfile) and profile.supervisor != "here":
         way = gateway_of(profile.supervisor).ssh_command
         here = [f"{way} {profile.supervisor_orch} accept", *(f"{line} (there)" for line in here)]
-    return Shipment(str(folder), files, size, tuple(here), left)
+    return tuple(here)
 
 
 def _how(notify: Notify) -> str:

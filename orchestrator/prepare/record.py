@@ -135,7 +135,7 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
         facts["linked"] = lay_ignored(prepared.loaded.code_dir, run.path / "code", code.ignore, code.max_size, ignored)
     if not facts.get("linked"):
         facts.pop("linked", None)
-    if not (facts.get("left_out") or {}).get("files"):
+    if not any((facts.get("left_out") or {}).get(name) for name in ("files", "links", "copied")):
         facts.pop("left_out", None)
     return facts
 

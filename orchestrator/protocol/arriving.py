@@ -20,6 +20,7 @@ from typing import Any, Union
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Hasher, hasher
 from orchestrator.protocol.files import PRIVATE, is_at
 from orchestrator.protocol.reading import open_own
+from orchestrator.protocol.writing import Folder
 
 PIECE = 1 << 20
 LONGEST_NAME = 180  # bytes; the version is added, and file systems allow 255 bytes in a name
@@ -52,9 +53,9 @@ class Arriving:
 
     `version` identifies the version of the file, for example by its hash. `most` is the size of this version in bytes.
     The bytes that an interrupted copy has left are kept and hashed, and `size` is their number. With `durable`, the
-    file is synced to the disk before the rename. With `is_alone`, the partial file is locked, and BlockingIOError is
-    raised if another process has locked it. Raises OSError, or NotInstalledError if this Python lacks the hash
-    algorithm.
+    file is synced to the disk before the rename. The target is a name in the folder `folder`, if it is given. With
+    `is_alone`, the partial file is locked, and BlockingIOError is raised if another process has locked it. Raises
+    OSError, or NotInstalledError if this Python lacks the hash algorithm.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class Arriving:
         durable: bool = True,
         mode: int = PRIVATE,
         is_alone: bool = False,
+        folder: Folder | None = None,
     ) -> None:
         self.target, self.partial, self.durable = os.fspath(target), partial_of(target, version), durable
+        self.folder, self.at = folder, None if folder is None else folder.descriptor
         self.digest: Hasher = hasher(algorithm)
         self.size = 0
         self.problem: OSError | None = None  # why bytes could not be written
@@ -85,7 +88,13 @@ class Arriving:
             self.file.truncate(self.size)
 
     def _open(self, mode: int) -> FileIO:
-        return FileIO(open_own(self.partial, os.O_RDWR | os.O_CREAT, mode), "r+")
+        if self.folder is None:
+            return FileIO(open_own(self.partial, os.O_RDWR | os.O_CREAT, mode), "r+")
+        begun = self.folder.own_file(self.partial, os.O_RDWR)
+        if begun is None:
+            self.folder.remove(self.partial)
+            begun = open_own(self.partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode, folder=self.at)
+        return FileIO(begun, "r+")
 
     def _locked(self, mode: int) -> FileIO:
         while True:
@@ -128,7 +137,7 @@ class Arriving:
             if self.size > SYNC_AFTER:
                 self._sync_meanwhile()
         except OSError as error:
-            error.filename = self.partial
+            error.filename = self.partial if self.folder is None else f"{self.folder.path}/{self.partial}"
             self.problem = error
         except ValueError:  # another thread has closed the file, because it is no longer needed
             self.problem = OSError(errno.EBADF, os.strerror(errno.EBADF), self.partial)
@@ -159,7 +168,8 @@ class Arriving:
                 os.fchmod(self.file.fileno(), mode)
             if mtime_ns is not None:
                 os.utime(self.file.fileno(), ns=(mtime_ns, mtime_ns))
-            os.replace(self.partial, self.target)  # before the lock is released
+            # before the lock is released
+            os.replace(self.partial, self.target, src_dir_fd=self.at, dst_dir_fd=self.at)
         finally:
             self.leave()
 
@@ -172,5 +182,5 @@ class Arriving:
     def drop(self) -> None:
         """Delete the received bytes and close the file."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.partial)  # before the lock is released
+            os.unlink(self.partial, dir_fd=self.at)  # before the lock is released
         self.leave()

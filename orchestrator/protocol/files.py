@@ -26,36 +26,39 @@ REMOVAL_PASSES = 8  # attempts to empty a folder in which other processes may st
 _SHARED = os.O_RDWR | os.O_CREAT | os.O_APPEND  # flags for files that several processes write or lock
 
 
-def write_atomic(path: str | Path, data: bytes, *, mode: int = READABLE, durable: bool = True) -> None:
-    """Write a file atomically. With `durable`, the file is on the disk when this function returns.
+def write_atomic(
+    path: str | Path, data: bytes, *, mode: int = READABLE, durable: bool = True, folder: int | None = None
+) -> None:
+    """Write a file atomically. With `durable`, the file is on the disk when this function returns. The path is relative
+    to the open folder `folder`, if it is given.
 
     Without `durable`, a power cut may lose the file, so use it only for files that are written often and can be written
     again.
     """
-    with replacing(path, durable=durable) as partial:
+    with replacing(path, durable=durable, folder=folder) as partial:
         # Created under a random name, so that no link can have been placed there beforehand.
-        descriptor = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        descriptor = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, folder=folder)
         with open(descriptor, "wb") as file:
             file.write(data)
 
 
 @contextlib.contextmanager
-def replacing(path: str | Path, *, durable: bool = True) -> Iterator[str]:
+def replacing(path: str | Path, *, durable: bool = True, folder: int | None = None) -> Iterator[str]:
     """Yield a hidden name beside `path`. At the end of the block, rename the file of that name to `path`, unless the
-    block raised.
+    block raised. The path is relative to the open folder `folder`, if it is given.
     """
     partial = temporary_name(path)
     try:
         yield partial
         if durable:
-            _sync(partial, os.O_RDONLY)
-        os.replace(partial, path)
+            _sync(partial, os.O_RDONLY, folder)
+        os.replace(partial, path, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(partial)
+            os.unlink(partial, dir_fd=folder)
         raise
     if durable:
-        sync_folder(os.path.dirname(path) or ".")
+        sync_folder(os.path.dirname(path) or ".", folder)
 
 
 def write_json(path: str | Path, value: Any, *, mode: int = READABLE, durable: bool = True) -> None:
@@ -168,13 +171,15 @@ def _unless_gone(_: Any, path: str, problem: Any) -> None:
         raise problem[1]
 
 
-def sync_folder(folder: str | Path) -> None:
-    """Force a folder's entries to the disk, so that a rename within it survives a power cut."""
-    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_folder(folder: str | Path, above: int | None = None) -> None:
+    """Force a folder's entries to the disk, so that a rename within it survives a power cut. The path is relative to
+    the open folder `above`, if it is given.
+    """
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY, above)
 
 
-def _sync(path: str | Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
+def _sync(path: str | Path, flags: int, folder: int | None) -> None:
+    descriptor = os.open(path, flags | os.O_NOFOLLOW * (folder is not None), dir_fd=folder)
     try:
         if sys.platform == "darwin":
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # on macOS, fsync leaves the data in the disk's cache

@@ -27,9 +27,9 @@ MOST_RECORD = 64 << 20  # bytes of a record, such as plan.json
 MOST_LINES = 256 << 20  # bytes of a file of lines, such as events.jsonl
 _Path = Union[str, "Path"]
 if sys.platform == "darwin":
-    _PASS = os.O_RDONLY
+    PASS = os.O_RDONLY
 else:
-    _PASS = os.O_PATH  # to pass through a folder
+    PASS = os.O_PATH  # to pass through a folder
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -120,7 +120,7 @@ def read_regular(path: _Path, most: int, below: _Path | None = None) -> bytes:
     bytes.
     """
     try:
-        return _contents(descriptor_of(path, below), most)
+        return read_descriptor(descriptor_of(path, below), most)
     except OSError as error:
         error.filename = error.filename or os.fspath(path)
         raise
@@ -139,10 +139,10 @@ def read_each(folder: _Path, wanted: Callable[[str], bool], most: int, below: _P
             os.close(listing)
         for name in filter(wanted, names):
             with contextlib.suppress(OSError):
-                yield name, _contents(_opened_in(at, name), most)
+                yield name, read_descriptor(_opened_in(at, name), most)
 
 
-def _contents(descriptor: int, most: int) -> bytes:
+def read_descriptor(descriptor: int, most: int) -> bytes:
     """Return the contents of an open file, and close it. No buffered file object is made, because that would take
     longer than the reading.
     """
@@ -189,10 +189,10 @@ def _folder_of(path: str, top: str) -> Iterator[tuple[int, str]]:
     names = [each for each in path[len(top) :].split("/") if each] if path.startswith(f"{top}/") else []
     if not names or ".." in names:
         raise OSError(errno.EINVAL, f"the path is not below {top}", path)
-    at = os.open(top, _PASS | os.O_DIRECTORY | os.O_CLOEXEC)
+    at = os.open(top, PASS | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in names[:-1]:
-            below = _entered(at, name, path)
+            below = entered(at, name, path)
             os.close(at)
             at = below
         yield at, names[-1]
@@ -200,9 +200,10 @@ def _folder_of(path: str, top: str) -> Iterator[tuple[int, str]]:
         os.close(at)
 
 
-def _entered(folder: int, name: str, path: str) -> int:
+def entered(folder: int, name: str, path: str) -> int:
+    """Open a folder in an open folder, to pass through it. Raises NotOrdinaryError, with `path`, if it is a link."""
     try:
-        return os.open(name, _PASS | _FOLDER, dir_fd=folder)
+        return os.open(name, PASS | _FOLDER, dir_fd=folder)
     except OSError as error:
         error.filename = path
         # A link is not a folder (ENOTDIR) on Linux, and a link (ELOOP) on macOS.

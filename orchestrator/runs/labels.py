@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.errors import StoreError, UsageError
+from orchestrator.errors import StoreError, UsageError, is_printable
 from orchestrator.protocol.files import locked
 from orchestrator.protocol.reading import read_part
 from orchestrator.runs.state import drop_invalid_fields
@@ -110,7 +110,7 @@ def why_no_tag(text: str) -> str | None:
         return "it is empty"
     if len(text) > MOST_OF_A_TAG:
         return f"it has more than {MOST_OF_A_TAG} characters"
-    if not text.isprintable() or any(char.isspace() or char in _APART for char in text):
+    if not is_printable(text) or any(char.isspace() or char in _APART for char in text):
         return "it has a blank, a comma, a quotation mark or a plus"
     return "it begins with a dash" if text.startswith("-") else None
 
@@ -119,9 +119,7 @@ def why_no_note(text: str) -> str | None:
     """Return why a text can't be used as a note, or None if it can."""
     if len(text) > MOST_OF_A_NOTE:
         return f"it has more than {MOST_OF_A_NOTE:,} characters"
-    return (
-        None if all(char.isprintable() or char in "\n\t" for char in text) else "it has characters that can't be shown"
-    )
+    return None if is_printable(text, "\n\t") else "it has characters that can't be shown"
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ mark, and never a run that no supervisor watches.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shlex
@@ -26,7 +27,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from orchestrator.errors import RunNotFoundError, StoreError
+from orchestrator.errors import RunNotFoundError, StoreError, UsageError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
 from orchestrator.protocol import files
 from orchestrator.protocol.events import Clock, Event, of, read_event, read_events
@@ -312,6 +313,29 @@ def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
     except OSError as error:
         raise StoreError(f"{path} can't be read: {error.strerror}") from error
     yield from objects_in(data.split(b"\n"))
+
+
+def deliver(path: Path, data: bytes, *, mode: int = READABLE, make: bool = False) -> str:
+    """Write a file that the user has named (see `protocol/writing.py`), and return its path. Raises UsageError if that
+    fails.
+    """
+    from orchestrator.protocol.writing import write_named
+
+    with said_of_named(path):
+        return write_named(path, data, mode=mode, make=make)
+
+
+@contextlib.contextmanager
+def said_of_named(path: Path) -> Iterator[None]:
+    """Raise UsageError with the path if a file or folder that the user has named can't be written."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename if "/" in str(error.filename) else path  # a temporary name says nothing
+        words = f"{where} can't be written: {error.strerror}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreError(words, "make room on that disk, or name another folder") from error
+        raise UsageError(words, "name another folder") from error
 
 
 def write_durably(path: Path, data: bytes, *, private: bool = False) -> None:

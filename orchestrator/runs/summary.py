@@ -94,15 +94,13 @@ def left_out_note(events: Iterable[Event]) -> str:
     Only a run on this machine has linked checkpoints, which are links to the user's own files.
     """
     code = next(iter(of(events, Snapshot)), None)
-    if code is not None and code.left_out is not None:
-        from orchestrator.runs.files.ignore_rules import left_out_words
+    if code is None or (code.left_out is None and code.linked is None):
+        return ""
+    from orchestrator.runs.files.ignore_rules import left_out_words
+    from orchestrator.runs.files.laid_files import words_on_links
 
-        return left_out_words(code.left_out)
-    if code is not None and code.linked is not None:
-        from orchestrator.runs.files.laid_files import words_on_links
-
-        return words_on_links(code.linked)
-    return ""
+    words = left_out_words(code.left_out), words_on_links(code.linked) if code.linked is not None else ""
+    return "\n".join(filter(None, words))
 
 
 def _nodes(events: list[Event]) -> dict[int, AgentStarted]:

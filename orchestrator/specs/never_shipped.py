@@ -6,8 +6,13 @@ import os
 from pathlib import Path
 from typing import Final
 
-# Folders in the home folder with credentials, which are never shipped as code.
-_CREDENTIALS: Final = (".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker")
+# Folders and files in the home folder with credentials, which are never shipped as code.
+_CREDENTIALS: Final = (
+    ".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker", ".netrc", ".git-credentials",
+    ".config/git/credentials", ".config/gh", ".config/rclone", ".pgpass", ".pypirc", ".npmrc", ".kaggle",
+    ".huggingface", ".cache/huggingface/token", ".cache/huggingface/stored_tokens", ".vault-token", ".password-store",
+    ".local/share/keyrings",
+)  # fmt: skip
 
 
 def why_never_shipped(path: Path) -> str:
@@ -15,5 +20,9 @@ def why_never_shipped(path: Path) -> str:
     home, path = Path(os.path.expanduser("~")).resolve(), path.resolve()
     if home.is_relative_to(path):
         return f"{path} holds your whole home folder"
-    inside = next((name for name in _CREDENTIALS if path.is_relative_to(home / name)), None)
-    return f"{path} is where credentials are kept (~/{inside})" if inside else ""
+    for name in _CREDENTIALS:
+        if path.is_relative_to(home / name):
+            return f"{path} is where credentials are kept (~/{name})"
+        if (home / name).is_relative_to(path):
+            return f"{path} holds credentials (~/{name})"
+    return ""

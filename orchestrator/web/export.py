@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from orchestrator.errors import StoreError, UsageError
+from orchestrator.protocol.writing import named_folder
 from orchestrator.runs.files.outputs import outputs_of
 from orchestrator.runs.leaving import redaction_of
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.run_id import sweep_of
-from orchestrator.runs.store import RunDir, newest_runs
+from orchestrator.runs.store import RunDir, newest_runs, said_of_named
 from orchestrator.runs.sweeps import find_runs
 from orchestrator.views.reader import Note, Reader
 from orchestrator.web import answers, contents
@@ -63,10 +63,9 @@ def runs_to_export(root: Path, references: tuple[str, ...]) -> list[RunDir]:
 
 
 def export_pages(root: Path, note: Note, folder: Path, runs: list[RunDir]) -> None:
-    """Write the pages of these runs to a folder. Raises UsageError if the folder is not empty."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
+    """Write the pages of these runs to a folder. Raises UsageError if the folder is not empty or not the user's."""
+    with said_of_named(folder), named_folder(folder) as named:
+        if named.names():
             raise UsageError(f"{folder} is not empty", "name another folder: --export DIR")
         found: Answers = {}
         reader = Reader(root, note, has_facts=True)
@@ -75,15 +74,11 @@ def export_pages(root: Path, note: Note, folder: Path, runs: list[RunDir]) -> No
         found |= _of_several(reader, runs, found)
         redact = redaction_of(*runs)
         shown = {asked.address(redact): redact.json(answer) for asked, answer in found.items()}
-        (folder / "data.js").write_text(f"globalThis.orchExport = {json.dumps(shown, allow_nan=False)};\n")
-        (folder / "page.js").write_text(_joined())
-        (folder / "index.html").write_text(_index((STATIC / "index.html").read_text()))
+        named.write("data.js", f"globalThis.orchExport = {json.dumps(shown, allow_nan=False)};\n".encode())
+        named.write("page.js", _joined().encode())
+        named.write("index.html", _index((STATIC / "index.html").read_text()).encode())
         for name in _COPIED:
-            shutil.copyfile(STATIC / name, folder / name)
-    except OSError as error:
-        raise StoreError(
-            f"{error.filename or folder} can't be written: {error.strerror}", "name another folder"
-        ) from error
+            named.write(name, (STATIC / name).read_bytes())
 
 
 def _of_run(reader: Reader, run: RunDir) -> Answers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import UsageError, is_printable
 from orchestrator.protocol.files import locked
 from orchestrator.runs.store import RunDir
 from orchestrator.web import files
@@ -28,9 +28,9 @@ def save(root: Path, kind: str, name: str, query: Any) -> dict[str, str]:
     """Save a view under a name. If the query is null, remove the view. Return all views. Raises UsageError for an
     invalid view.
     """
-    if not name.strip() or len(name) > MOST_OF_A_NAME or not name.isprintable():
+    if not name.strip() or len(name) > MOST_OF_A_NAME or not is_printable(name):
         raise UsageError(f"a view's name must have 1 to {MOST_OF_A_NAME} printable characters")
-    if query is not None and (not isinstance(query, str) or len(query) > MOST_OF_A_QUERY or not query.isprintable()):
+    if query is not None and (not isinstance(query, str) or len(query) > MOST_OF_A_QUERY or not is_printable(query)):
         raise UsageError(f"the query of a view must have at most {MOST_OF_A_QUERY:,} printable characters")
     file, folder = _file(kind), files.folder_of(root)
     with files.writing(folder), locked(folder / "views.lock"):

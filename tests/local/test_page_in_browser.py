@@ -176,6 +176,9 @@ def test_the_opening_file_works_once_and_leaves_no_code_behind(page: Page, home:
     expect(again.get_by_role("status")).to_have_text("this code was used before: run orch ui once more")
     assert "#" not in again.url
     again.close()
+    for name in ("constructor", "__proto__", "toString"):  # no views, though JavaScript's objects have them
+        at(page, f"/{name}/x")
+        expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     page.reload()  # the session goes on
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
 

@@ -201,3 +201,15 @@ def test_work_is_repeated_as_late_as_it_wants(page: Page) -> None:
     at_once, later = called(page, "source", code)
     assert at_once == 0
     assert later > 1000
+
+
+@pytest.mark.parametrize(("columns", "rows", "shown"), [(120_000, 2, 1000), (1000, 400, 1000), (3, 10, 3)])
+def test_a_table_of_a_file_has_a_limit_of_cells(page: Page, columns: int, rows: int, shown: int) -> None:
+    code = """(files, [columns, rows]) => {
+      const found = files.tableOf(`${Array(columns).fill("x").join(",")}\n`.repeat(rows), ",", false);
+      return [found.querySelectorAll("th, td").length, found.querySelectorAll("th").length, found.textContent];
+    }"""
+    cells, heads, text = called(page, "files", code, [columns, rows])
+    assert heads == shown
+    assert cells <= 21_000
+    assert (" of 120" in text) is (columns > 1000)

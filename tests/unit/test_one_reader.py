@@ -14,7 +14,7 @@ from pathlib import Path
 import orchestrator
 
 ROOT = Path(orchestrator.__file__).parent
-READER = {"protocol/reading.py", "protocol/json_text.py"}
+READER = {"protocol/reading.py", "protocol/writing.py", "protocol/json_text.py"}
 OPENERS = {"open", "os.open", "io.open", "os.fdopen", "json.load", "json.loads", "linecache.getline", "fileinput.input"}
 METHODS = {"read_text", "read_bytes"}  # of a path
 KERNEL = ("/proc/", "/sys/", "/dev/kmsg")
@@ -26,7 +26,7 @@ PIPE = "a pipe or a socket of this process"
 APPENDED = "orch's own log on this machine, which is only added to"
 OTHERS: dict[str, dict[str, str]] = {
     "backends/slurm/submission.py": {"_submit_command": "the pickle that submitit has just written here"},
-    "backends/mirror/local.py": {"_copy": "the copy in a folder that the user has named"},
+    "backends/mirror/local.py": {"_copy": "a descriptor of the safe writer"},
     "cli/__init__.py": {"open_closed_streams": "/dev/null, in the place of a closed standard stream"},
     "cli/commands/machines/doctor.py": {"_is_new": NEW},
     "cli/logs/printer.py": {"_print_bytes": "the reader of logs, which has a method of that name"},
@@ -55,6 +55,7 @@ OTHERS: dict[str, dict[str, str]] = {
     "node/system/inputs.py": {"_fetch": NEW, "_open": USERS},
     "operations/bandwidth.py": {"last": OWN},
     "prepare/time_limit.py": {"_may_save": USERS},
+    "protocol/checkpoints/checksum.py": {"checksum_of": "a descriptor of the safe reader or writer"},
     "protocol/files.py": {"write_atomic": NEW, "_sync": "it is synced, and not read", "sync_filesystem": "a folder"},
     "runs/files/code_snapshot.py": {"_copy": USERS},
     "runs/files/ignore_rules.py": {"_lines_of": USERS},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 from pathlib import Path
 
 from orchestrator.backends.mirror.fetch import Landed, Wanted, fetch, read_small
@@ -25,6 +24,7 @@ from orchestrator.protocol.events import Collected
 from orchestrator.protocol.files import sync_folder
 from orchestrator.protocol.metric import kept_by
 from orchestrator.protocol.reading import MOST_RECORD
+from orchestrator.protocol.writing import Folder, named_folder
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.machine import Machine
 
@@ -81,8 +81,11 @@ def _keep_newest(run: RunDir, *, is_all: bool) -> None:
         checkpoint_dir.delete(folder / name)
 
 
-def bring_checkpoint(machine: Machine, remote: str, target: Path, policy: Policy = COMMITTED) -> list[Landed]:
-    """Copy one committed checkpoint, its COMMIT file last, and verify it. Files that are already here are kept.
+def bring_checkpoint(
+    machine: Machine, remote: str, target: str | Path, policy: Policy = COMMITTED, above: Folder | None = None
+) -> list[Landed]:
+    """Copy one committed checkpoint, its COMMIT file last, and verify it. Files that are already here are kept. The
+    path `target` is relative to the open folder `above`, if it is given.
 
     Raises BadCheckpointError if the checkpoint is damaged or was deleted meanwhile. Raises BackendError if the machine
     can't be reached, or if a file can't be written or verified.
@@ -95,12 +98,13 @@ def bring_checkpoint(machine: Machine, remote: str, target: Path, policy: Policy
     files = {each: (int(entry["bytes"]), Checksum.of(entry)) for each, entry in found.files.items()}
     files[MANIFEST] = len(manifest), Checksum(Algorithm.SHA256, digest)
     files[COMMIT] = len(commit), Checksum(Algorithm.SHA256, hashlib.sha256(commit).hexdigest())
-    wanted = [
-        Wanted(folder, f"{name}/{each}", f"{target}/{each}", size, checksum=checksum)
-        for each, (size, checksum) in files.items()
-    ]
     try:
-        return _complete(machine, wanted, target, policy)
+        with named_folder(target) if above is None else above.below(str(target)) as into:
+            wanted = [
+                Wanted(folder, f"{name}/{each}", each, size, checksum=checksum, folder=into)
+                for each, (size, checksum) in files.items()
+            ]
+            return _complete(machine, wanted, into, policy)
     except NotInstalledError as error:
         raise BackendError(f"{target} can't be verified: {error}") from error
     except OSError as error:
@@ -108,14 +112,13 @@ def bring_checkpoint(machine: Machine, remote: str, target: Path, policy: Policy
         raise BackendError(f"{error.filename or target}: {error.strerror}", hint) from error
 
 
-def _complete(machine: Machine, wanted: list[Wanted], target: Path, policy: Policy) -> list[Landed]:
+def _complete(machine: Machine, wanted: list[Wanted], target: Folder, policy: Policy) -> list[Landed]:
     """Fetch those files of a checkpoint that the folder `target` lacks."""
-    target.mkdir(parents=True, exist_ok=True)
     here, lacking = list[Wanted](), list[Wanted]()
     for each in wanted:
         (here if _is_here(each) else lacking).append(each)
     if lacking:
-        (target / COMMIT).unlink(missing_ok=True)  # a save of this step that is about to be overwritten
+        target.remove(COMMIT)  # a save of this step that is about to be overwritten
     result = [Landed(each, is_known=True) for each in here]
     while lacking:
         for landed in fetch(machine, tuple(lacking), policy, sum(each.size for each in lacking)):
@@ -127,13 +130,15 @@ def _complete(machine: Machine, wanted: list[Wanted], target: Path, policy: Poli
             elif landed.is_continued:  # the bytes of an interrupted copy were wrong, and the file is fetched again
                 break
             else:
-                shutil.rmtree(target)
+                target.clear()
                 name = os.path.basename(landed.wanted.path)
                 raise BadCheckpointError(CheckpointState.CORRUPT, f"{name} does not match its checksum")
-    sync_folder(target)
+    sync_folder(".", target.descriptor)
     return result
 
 
 def _is_here(wanted: Wanted) -> bool:
-    checksum, path = wanted.checksum, os.path.realpath(wanted.target)
-    return checksum is not None and os.path.exists(path) and checksum.is_of(path)
+    assert wanted.checksum is not None
+    assert wanted.folder is not None
+    here = wanted.folder.own_file(wanted.target)
+    return here is not None and wanted.checksum.is_of(here)

@@ -13,6 +13,7 @@ from orchestrator.errors import BackendError
 from orchestrator.node.server.sending import HASH_BYTES, PATIENCE
 from orchestrator.protocol.arriving import PIECE, Arriving
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
+from orchestrator.protocol.writing import Folder
 from orchestrator.transport.machine import CALL_SECONDS, SLOWEST, Machine
 
 ON_THE_WAY: Final = 3  # requests that are sent before the first of them is answered
@@ -25,8 +26,8 @@ ROOM: Final = 1 << 20  # bytes by which a file may be larger than it was when it
 
 
 class Wanted(NamedTuple):
-    """A file to fetch: its `path` in the folder `below` on a machine, and its path `target` on this machine. In the
-    folder `below`, no symbolic link is followed.
+    """A file to fetch: its `path` in the folder `below` on a machine, and its path `target` on this machine, which is a
+    name in `folder` if that is given. In the folder `below`, no symbolic link is followed.
     """
 
     below: str
@@ -37,6 +38,7 @@ class Wanted(NamedTuple):
     checksum: Checksum | None = None  # from a manifest
     known: str = ""  # the sha256 of a file on this machine; a file with this hash is not sent
     executable: bool = False
+    folder: Folder | None = None
 
     @property
     def version(self) -> str:
@@ -137,8 +139,9 @@ class _File:
         self.most = wanted.size + ROOM * (not policy.continued)
         size = wanted.size if policy.continued else 0  # the most that an interrupted copy may have left
         self.arriving = Arriving(
-            wanted.target, wanted.version, size, algorithm, durable=policy.durable, mode=policy.mode
-        )
+            wanted.target, wanted.version, size, algorithm,
+            durable=policy.durable, mode=policy.mode, folder=wanted.folder,
+        )  # fmt: skip
         self.was_begun = self.arriving.size > 0
 
     @property

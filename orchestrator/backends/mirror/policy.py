@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.protocol.files import PRIVATE
-
-USERS: Final = 0o666
-"""The mode of a file that a person has requested."""
+from orchestrator.protocol.writing import USERS
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,13 @@ def _are_many(launch: LaunchPlan) -> bool:
 def shipment_page(ships: Shipment) -> str:
     """Return lines about the files that are sent from this machine, and the programs that orch starts on it."""
     lines = ["shipped:", f"  {ships.folder}: {counted(ships.files, 'file')}, {size(ships.bytes)}"]
-    lines += [f"  {one_line(ships.left_out.removeprefix('note: '))}"] if ships.left_out else []
-    return "\n".join([*lines, *(["run on this machine:", *(f"  {line}" for line in ships.here)] if ships.here else [])])
+    lines += [f"  {line.removeprefix('note: ')}" for line in ships.left_out.splitlines()]
+    return "\n".join([*lines, *here_lines(ships.here)])
+
+
+def here_lines(programs: Sequence[str]) -> list[str]:
+    """Return lines about the programs that a submit runs on this machine; empty if there are none."""
+    return ["run on this machine:", *(f"  {one_line(line)}" for line in programs)] if programs else []
 
 
 def _nodes(launch: LaunchPlan) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -22,13 +21,10 @@ from orchestrator.cli.render.tables import cut, fold
 from orchestrator.cli.top.help_page import HelpPage
 from orchestrator.cli.top.marks import Marks
 from orchestrator.cli.top.page import Act, Again, Ask, Confirm, Look, Open, Page, Say, Step
-from orchestrator.errors import OrchError
+from orchestrator.errors import OrchError, is_printable
 
 SECONDS = 1.0  # seconds between two reads; files are polled, because a network file system sends no events
 MOST_LINES = 5  # the most lines of a message
-_NOT_ASCII = re.compile(r"[^\x20-\x7e]")
-# control characters, and characters that change the direction of text
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Canvas(Widget, can_focus=True):
@@ -120,8 +116,7 @@ class Top(App[None]):
         foot = self._foot(size.width)
         page = [self.page.title(look), *body, *blank]
         lines = [*page[: len(page) + 1 - len(foot)], *foot]  # a message of several lines covers the page's last lines
-        unshown = _CONTROLS if self._marks.braille else _NOT_ASCII
-        self.query_one(Canvas).show([_without(unshown, line) for line in lines])
+        self.query_one(Canvas).show([_shown(line, is_ascii=not self._marks.braille) for line in lines])
 
     def _foot(self, width: int) -> list[Text]:
         if isinstance(self._asked, Ask):
@@ -234,8 +229,9 @@ def _in_words(error: OrchError | OSError) -> str:
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
-def _without(unshown: re.Pattern[str], line: Text) -> Text:
-    """Return the line with each character that matches `unshown` replaced by a question mark."""
-    if unshown.search(line.plain):
-        line.plain = unshown.sub("?", line.plain)
+def _shown(line: Text, *, is_ascii: bool) -> Text:
+    """Return the line with a question mark for each character that is invisible or, with `is_ascii`, not ASCII."""
+    text = line.plain
+    if not is_printable(text) or (is_ascii and not text.isascii()):
+        line.plain = "".join(char if is_printable(char) and (char.isascii() or not is_ascii) else "?" for char in text)
     return line

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.operations.debugging.on_node import ask, on_every_node
-from orchestrator.protocol.files import write_atomic
-from orchestrator.runs.store import RunDir
+from orchestrator.protocol.reading import READABLE
+from orchestrator.protocol.writing import named_folder
+from orchestrator.runs.store import RunDir, said_of_named
 
 MORE_SECONDS: Final = 90.0  # the time allowed for the connection and the transfer of the files
 _NAME = re.compile(r"rank_\d{1,6}\.(trace\.json\.gz|memory\.pickle)")
@@ -53,12 +54,13 @@ def profile(run: RunDir, steps: int, wait: float, folder: Path) -> Profiled:
 
 
 def _write(ranks: list[RankProfile], folder: Path) -> tuple[str, ...]:
-    written = []
-    for name, data in (item for each in ranks for item in each.files.items()):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / name, data)
-        written.append(str(folder / name))
-    return tuple(written)
+    files = {name: data for each in ranks for name, data in each.files.items()}
+    if not files:
+        return ()
+    with said_of_named(folder), named_folder(folder) as named:
+        for name, data in files.items():
+            named.write(name, data, mode=READABLE)
+        return tuple(f"{named.path}/{name}" for name in files)
 
 
 def _read(values: Mapping[str, Any], host: str) -> RankProfile:

@@ -101,15 +101,17 @@ class Checksum:
         """Return the checksum as text: blake3:HEX, or only HEX for sha256, the original algorithm."""
         return self.hex if self.algorithm is Algorithm.SHA256 else f"{self.algorithm}:{self.hex}"
 
-    def is_of(self, path: str | Path) -> bool:
-        """Return whether a file has this checksum. The whole file is read. Raises OSError or NotInstalledError."""
+    def is_of(self, path: str | Path | int) -> bool:
+        """Return whether a file has this checksum (see `checksum_of`). Raises OSError or NotInstalledError."""
         return checksum_of(path, self.algorithm) == self
 
 
-def checksum_of(path: str | Path, algorithm: Algorithm = Algorithm.SHA256) -> Checksum:
-    """Read a file in blocks and return its checksum. Raises OSError or NotInstalledError."""
+def checksum_of(path: str | Path | int, algorithm: Algorithm = Algorithm.SHA256) -> Checksum:
+    """Read a file in blocks and return its checksum. The file may be an open descriptor, which is closed. Raises
+    OSError or NotInstalledError.
+    """
     digest = hasher(algorithm)
-    with open(descriptor_of(path), "rb", buffering=0) as file:
+    with open(path if isinstance(path, int) else descriptor_of(path), "rb", buffering=0) as file:
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
     return Checksum(algorithm, digest.hexdigest())

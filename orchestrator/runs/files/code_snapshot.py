@@ -8,7 +8,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -61,12 +61,21 @@ class _Entry:
     executable: bool = False
     is_folder: bool = False
     link: str | None = None
+    outside: str = ""  # if it is a copy of a file outside of the code folder, to which a link leads: the path
 
 
-def measure(code_dir: Path, ignore_file: str, max_size: int, named: Sequence[str] | None = None) -> tuple[int, int]:
-    """Return (number of files, bytes) that `take` would copy. Raises UsageError if `take` would raise it."""
+def measure(
+    code_dir: Path, ignore_file: str, max_size: int, named: Sequence[str] | None = None
+) -> tuple[int, int, list[tuple[str, str]]]:
+    """Return (number of files, bytes) that `take` would copy, and [path, target] of the links whose files outside of
+    the folder it would copy. Raises UsageError if `take` would raise it.
+    """
     entries, _, _ = _survey(code_dir.resolve(), None, ignore_file, max_size, named)
-    return sum(not entry.is_folder for entry in entries), sum(entry.size for entry in entries)
+    return sum(not entry.is_folder for entry in entries), sum(entry.size for entry in entries), _outside(entries)
+
+
+def _outside(entries: Sequence[_Entry]) -> list[tuple[str, str]]:
+    return [(entry.path, entry.outside) for entry in entries if entry.outside]
 
 
 def take(
@@ -98,6 +107,7 @@ def take(
         raise
     files = sum(not entry.is_folder for entry in entries)
     left = LeftOut() if named is None else measure_left_out(code_dir, ignored, rules, named)
+    left = replace(left, copied=_outside(entries))
     return Snapshot(files, total, digest, git.commit, git.dirty, git.diff, git.untracked, listing, left, tuple(ignored))
 
 
@@ -254,7 +264,7 @@ def _link(top: Path, path: str, ignored: Callable[[str], bool]) -> _Entry | None
         return None
     if why := why_never_shipped(target):
         raise UsageError(f"{source} is a link, and {why}", "list the link in .orchignore, or remove it")
-    return _file(top, path)
+    return _file(top, path) if target.is_relative_to(top) else replace(_file(top, path), outside=str(target))
 
 
 def _left_out(path: Path, ignored: Callable[[str], bool], is_folder: bool) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import UsageError, printable
 from orchestrator.protocol.patterns import MADE_AGAIN, Pattern, compiled, deciding, problem_of, takes
 from orchestrator.protocol.quantities import size
 
@@ -117,6 +117,7 @@ class LeftOut:
     is_more: bool = False  # whether the count stopped at MOST_MEASURED
     largest: list[tuple[str, int, str]] = field(default_factory=list)
     links: list[tuple[str, str]] = field(default_factory=list)  # [path, target] of links to folders that are not sent
+    copied: list[tuple[str, str]] = field(default_factory=list)  # [path, target] of links to files outside, as copies
 
 
 def measure_left_out(top: Path, paths: Sequence[str], rules: Rules, sent: Collection[str] = ()) -> LeftOut:
@@ -178,8 +179,15 @@ def left_out_words(found: Any) -> str:
     """Return a text for people about the files and links that a copy of the code excluded; empty if there are none.
     `found` is the record of the copy.
     """
-    parts = [_words_on_files(found), _words_on_links(found)] if isinstance(found, dict) else []
-    return "\n".join(part for part in parts if part)
+    if not isinstance(found, dict):
+        return ""
+    advice = "; give the script a path that exists on the nodes"
+    parts = [
+        _words_on_files(found),
+        _words_on_links(found.get("links"), "links to folders are not sent", advice),
+        _words_on_links(found.get("copied"), "links lead out of the code folder, and their files are copied"),
+    ]
+    return "\n".join(printable(part, keep="") for part in parts if part)
 
 
 def _words_on_files(found: dict[str, Any]) -> str:
@@ -191,12 +199,9 @@ def _words_on_files(found: dict[str, Any]) -> str:
     return f"note: {counted} of the code folder {'is' if count == 1 else 'are'} not sent: {listed}"
 
 
-def _words_on_links(found: dict[str, Any]) -> str:
-    if not (links := found.get("links")):
-        return ""
-    listed = ", ".join(f"{path} (to {target})" for path, target in links[:LARGEST])
-    more = f" and {len(links) - LARGEST} more" if len(links) > LARGEST else ""
-    return f"note: links to folders are not sent: {listed}{more}; give the script a path that exists on the nodes"
+def _words_on_links(links: Sequence[tuple[str, str]] | None, what: str, hint: str = "") -> str:
+    listed = ", ".join(f"{path} (to {target})" for path, target in links or ())
+    return f"note: {what}: {listed}{hint}" if links else ""
 
 
 def named_files(code_dir: Path, words: Sequence[str]) -> tuple[str, ...]:

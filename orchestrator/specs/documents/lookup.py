@@ -49,8 +49,13 @@ def known_jobs(cwd: Path) -> list[tuple[str, Path]]:
     """Return (name, path) of every job in ./jobs and of those shipped with orch. If several jobs have the same name,
     the first takes precedence.
     """
-    found = [(path.stem, path) for folder in (cwd / "jobs", shipped("jobs")) for path in documents(folder)]
+    found = [(path.stem, path) for folder in job_folders(cwd) for path in documents(folder)]
     return list(reversed(dict(reversed(found)).items()))
+
+
+def job_folders(cwd: Path) -> list[Path]:
+    """Return the folders in which a job is found by its name. The first takes precedence."""
+    return [cwd / "jobs", shipped("jobs")]
 
 
 def documents(folder: Path) -> list[Path]:

@@ -12,9 +12,9 @@ from orchestrator.specs.documents.lookup import (
     SHELL_SUFFIXES,
     SUFFIXES,
     documents,
+    job_folders,
     known_profiles,
     shipped,
-    users_profiles,
 )
 
 if TYPE_CHECKING:  # a submission of cached documents must not load ruamel
@@ -62,7 +62,7 @@ def job_path(ref: str | Path, cwd: Path) -> Path:
     if os.path.isfile(path) or (path.suffix in SUFFIXES and os.path.isdir(path)):
         return path
     named = path.suffix not in SUFFIXES and "/" not in name
-    places = [cwd / "jobs", shipped("jobs")] if named else []
+    places = job_folders(cwd) if named else []
     for folder in places:
         for suffix in SUFFIXES:
             if os.path.isfile(folder / f"{name}{suffix}"):
@@ -102,14 +102,15 @@ def _known_names(profiles: Iterable[tuple[str, Path, str]]) -> str:
     return f"known profiles: {', '.join(dict.fromkeys(name for name, _, _ in profiles)) or 'none'}"
 
 
-def shadowed_profile(ref: str, cwd: Path) -> Path | None:
-    """Return the user's own profile if a profile of the current folder has the same name and so hides it; otherwise
-    None.
+def hidden_files(job: object, profile: str, job_file: Path, profile_file: Path, cwd: Path) -> list[str]:
+    """Return a line for each job and profile, shipped ones too, that has the name that the user gave and is hidden by
+    the file that is used.
     """
-    if "/" in ref or ref.endswith(SUFFIXES):
-        return None
-    own = [path for path in documents(users_profiles()) if path.stem == ref]
-    return own[0] if own and profile_path(ref, cwd) != own[0] else None
+    jobs = [path for folder in job_folders(cwd) for path in documents(folder)]
+    profiles = [path for _, path, _ in known_profiles(cwd, job_file)]
+    found = [(path, job_file) for path in jobs if path.stem == job and not os.path.samefile(path, job_file)]
+    found += [(path, profile_file) for path in profiles if path.stem == profile and path != profile_file]
+    return [f"{shown(used, cwd)} is used, and hides {shown(path, cwd)}" for path, used in found]
 
 
 def _near(stem: str, files: list[Path], most: int) -> list[Path]:

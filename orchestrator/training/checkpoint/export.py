@@ -4,6 +4,7 @@ A safetensors file holds a checkpoint's weights and no code, and other libraries
 in the extra `train`.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest
 from orchestrator.protocol.files import replacing
+from orchestrator.protocol.writing import named_file
 from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.checkpoint.resume import Loaded, whole
 from orchestrator.training.errors import EXIT_USAGE, CheckpointError
@@ -72,16 +74,22 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def main() -> int:
-    """Export a checkpoint, the first argument, to a file, the second argument. Return the exit code: 0, or 2 for an
-    error.
+    """Export a checkpoint, the first argument, to a file, the second argument, and print the file's path. Return the
+    exit code: 0, or 2 for an error.
     """
     source, target = (Path(argument) for argument in sys.argv[1:3])
     try:
         tensors, manifest = weights(source)
         notes = {"format": "pt", "step": str(manifest.step), "run": manifest.run}
-        write(target, tensors, {name: text for name, text in notes.items() if text})
+        with named_file(target) as (folder, name):
+            os.fchdir(folder.descriptor)  # safetensors takes only a path
+            write(Path(name), tensors, {key: text for key, text in notes.items() if text})
+            print(os.path.join(folder.path, name), flush=True)
     except CheckpointError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_USAGE
+    except OSError as error:
+        print(f"error: {target} could not be written: {error.strerror}.", file=sys.stderr, flush=True)
         return EXIT_USAGE
     return 0
 

@@ -7,6 +7,7 @@ const PART = 256 << 10; // bytes of a text at a time
 const LARGEST = 32 << 20; // bytes of a picture or a sound
 const MOST_JSON = 1 << 20;
 const MOST_ROWS = 500;
+const MOST_CELLS = 20_000;
 // The types of files that the page shows, by the end of the name. None of them lets a browser run a file's contents.
 const PICTURES = { png: "image/png", jpg: "image/jpeg", jpeg: "image/jpeg", gif: "image/gif", webp: "image/webp", bmp: "image/bmp", svg: "image/svg+xml" };
 const SOUNDS = { wav: "audio/wav", mp3: "audio/mpeg", ogg: "audio/ogg", flac: "audio/flac" };
@@ -133,11 +134,16 @@ function pieces(where, file, data, size) {
   return make("div", {}, shown, make("div", { class: "tools" }, more, said));
 }
 
-function tableOf(words, comma, isCut) {
+// Exported for its test.
+export function tableOf(words, comma, isCut) {
   const rows = rowsOf(words, comma);
   if (isCut) rows.pop(); // the last row may be a part of a row
   const [heads = [], ...rest] = rows;
-  return make("div", {}, table(`${number(Math.min(rest.length, MOST_ROWS))} ${rest.length > MOST_ROWS || isCut ? "first " : ""}rows`, heads, rest.slice(0, MOST_ROWS)));
+  const columns = rows.reduce((most, row) => Math.max(most, row.length), 1);
+  const wide = Math.min(columns, MOST_CELLS / 20);
+  const shown = rest.slice(0, Math.min(MOST_ROWS, Math.floor(MOST_CELLS / wide)));
+  const name = `${number(shown.length)} ${rest.length > shown.length || isCut ? "first " : ""}rows${wide < columns ? ` and ${number(wide)} of ${number(columns)} columns: orch pull copies the whole file` : ""}`;
+  return make("div", {}, table(name, heads.slice(0, wide), shown.map((row) => row.slice(0, wide))));
 }
 
 // Rows of cells (RFC 4180): a cell in quotes may have commas, lines, and quotes twice.

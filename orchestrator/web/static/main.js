@@ -7,7 +7,7 @@ import { showRun } from "./run.js";
 import { showRuns } from "./runs.js";
 import { showSweep } from "./sweep.js";
 
-const VIEWS = { "": showRuns, compare: showCompare, run: showRun, curves: showCurves, diff: showDiff, sweep: showSweep };
+const VIEWS = new Map(Object.entries({ compare: showCompare, run: showRun, curves: showCurves, diff: showDiff, sweep: showSweep }));
 const main = document.getElementById("main");
 const link = document.getElementById("link");
 let close = () => {};
@@ -19,7 +19,7 @@ async function show() {
   const mine = (turn += 1);
   const [path, query] = location.hash.slice(2).split("?");
   const [name, ...words] = path.split("/").map(decodeURIComponent);
-  const view = VIEWS[name] ?? showRuns;
+  const view = VIEWS.get(name) ?? showRuns;
   document.title = ["orch", name, ...words].filter(Boolean).join(" · ");
   const subject = `${name}/${words[0] ?? ""}`;
   if (subject === shown && close.move) {

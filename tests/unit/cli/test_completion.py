@@ -126,3 +126,12 @@ def test_in_bash(tmp_path: Path, line: str, words: list[str]) -> None:
     )
     assert (done.returncode, done.stdout.split()) == (0, words), done.stderr
     assert done.stderr.strip() == "[]"  # nothing heavy was loaded for it
+
+
+@pytest.mark.parametrize("odd", ["zz$(touch x)", "zz;id", "zz`id`", "zz*", "zz id", "zz'", "zz\\", "zz\n", "zzä"])
+def test_a_name_that_the_shell_would_read_as_code_is_not_offered(folder: Path, odd: str) -> None:
+    for name in ("cluster_profiles", "jobs", "."):
+        (folder / name / f"{odd}.yaml").write_text("{}")
+        (folder / name / "zz-1.2@x:y+z_.yaml").write_text("{}")
+    assert completed("submit", "job.yaml", "-p", "zz") == ["zz-1.2@x:y+z_"]
+    assert completed("submit", "zz") == ["zz-1.2@x:y+z_.yaml", "zz-1.2@x:y+z_"]

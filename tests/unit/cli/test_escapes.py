@@ -9,10 +9,14 @@ import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.text import Text
 
 from orchestrator.cli.group import show, style
 from orchestrator.cli.render import escapes, results, runs
+from orchestrator.cli.top.app import _shown
+from orchestrator.errors import printable
 from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Verdict
+from orchestrator.runs.labels import why_no_note, why_no_tag
 from orchestrator.runs.state import RunState, RunStatus
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b2J\r\x08\x00\u202eforged\x1b[31mred"
@@ -67,6 +71,24 @@ def test_of_any_text_only_colours_and_line_ends_are_left(text: str) -> None:
     assert CONTROL.findall(re.sub(r"\x1b\[[0-9;:]*m", "", escapes.log_line(text))) == []
     assert CONTROL.findall(escapes.one_line(text)) == []
     assert "\n" not in escapes.one_line(text)
+
+
+# One of each range, and the letters and marks beside them, which are visible.
+UNSEEN = (
+    "\u034f\u115f\u1160\u17b4\u180b\u180e\u180f\u2800\u3164\ufe00\ufe0f\uffa0\U000e0100\U000e01ef\u200b\u2060\U000e0041"
+)
+
+
+def test_characters_that_nobody_can_see_are_escaped_everywhere() -> None:
+    for show_of in (printable, escapes.page, escapes.one_line, escapes.log_line, escapes.plain):
+        assert show_of(f"a{UNSEEN}b") == f"a{ascii(UNSEEN)[1:-1]}b"
+        assert show_of("äß\u0301 漢字 한 \u28ff é🙂") == "äß\u0301 漢字 한 \u28ff é🙂"
+    for char in UNSEEN:
+        assert why_no_tag(f"a{char}") is not None
+        assert why_no_note(f"a{char}") is not None
+    assert [line.plain for line in (_shown(Text(f"a{UNSEEN[0]}ä\x1b"), is_ascii=each) for each in (False, True))] == [
+        "a?ä?", "a???",
+    ]  # fmt: skip
 
 
 def test_a_log_keeps_its_colours_and_they_end_with_the_line() -> None:

@@ -83,7 +83,7 @@ def content_of(path: Path) -> dict[str, str]:
 
 
 def test_no_canary_anywhere_in_the_archive(run: RunDir, tmp_path: Path) -> None:
-    members = bundle(run, tmp_path / "out.tar.gz")
+    _, members = bundle(run, tmp_path / "out.tar.gz")
     whole = gzip.decompress((tmp_path / "out.tar.gz").read_bytes())
     for name, canary in CANARIES.items():
         for form in (canary, json.dumps(canary)[1:-1]):
@@ -149,7 +149,7 @@ def test_an_existing_file_is_kept(run: RunDir, tmp_path: Path) -> None:
 def test_an_empty_run_makes_a_bundle_too(tmp_path: Path) -> None:
     empty = RunDir(tmp_path / "job-empty")
     empty.path.mkdir()
-    assert [name for name, _ in bundle(empty, tmp_path / "out.tar.gz")] == ["about.json", "checkpoints.json"]
+    assert [name for name, _ in bundle(empty, tmp_path / "out.tar.gz")[1]] == ["about.json", "checkpoints.json"]
     (empty.path / "plan.json").write_text("{ not json")
     (empty.path / "run.json").write_bytes(b"\xff\xfe[")
     bundle(empty, tmp_path / "again.tar.gz")
@@ -188,7 +188,7 @@ def test_long_lines_are_read_through_once(line: str) -> None:
 def test_a_huge_log_is_cut(run: RunDir, tmp_path: Path) -> None:
     log = run.node(0) / "attempt_0" / "rank_1.log"
     log.write_bytes(b"x" * (6 << 20))
-    members = dict(bundle(run, tmp_path / "out.tar.gz"))
+    members = dict(bundle(run, tmp_path / "out.tar.gz")[1])
     assert members["nodes/0/attempt_0/rank_1.log"] == 4 << 20
 
 

@@ -72,7 +72,7 @@ def test_other_content_is_kept_unless_it_is_to_be_replaced(run: RunDir, tmp_path
 def test_a_file_in_the_place_of_a_folder_is_kept(run: RunDir, tmp_path: Path) -> None:
     code = tmp_path / "home/proj/code"
     (code / "logs").write_text("mine")
-    assert f"{code}/logs/a.txt: {code}/logs is there and is no folder" in place(run, force=True).left_out
+    assert f"{code}/logs/a.txt: {code}/logs: Not a directory" in place(run, force=True).left_out
     assert ((code / "logs").read_text(), (code / "tool.sh").exists()) == ("mine", True)
 
 

@@ -150,7 +150,7 @@ def test_a_profile_of_the_current_folder_with_the_name_of_ones_own_is_said(
         path.parent.mkdir(parents=True)
         path.write_text("kind: local\n")
     done = CliRunner().invoke(orch, ["submit", str(job), "-p", "lab", "--dry-run"], catch_exceptions=False)
-    assert f"note: {here} is used instead of your own profile of that name ({own})" in done.output
+    assert f"note: {here.relative_to(tmp_path)} is used, and hides {own.relative_to(tmp_path)}\n" in done.output
 
 
 def test_nothing_is_kept_of_documents_where_the_models_are_loaded_anyway(

@@ -47,7 +47,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def notes(project: Path, job: str, resume: str) -> list[str]:
     (project / "job.yaml").write_text(job)
     request = Request(str(project / "job.yaml"), "local", flags={"job.checkpoint.resume": resume})
-    found = notes_on_request(prepare(project.parent, request), "local")
+    found = notes_on_request(prepare(project.parent, request), request)
     return [note for note in found if "resume" in note]
 
 

@@ -22,7 +22,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """macOS has no descriptors that only look at a file."""
     monkeypatch.setattr(sys, "platform", request.param)
     if request.param == "darwin":
-        monkeypatch.setattr(reading, "_PASS", os.O_RDONLY)
+        monkeypatch.setattr(reading, "PASS", os.O_RDONLY)
 
 
 @pytest.fixture

@@ -254,6 +254,35 @@ def test_a_link_to_credentials_is_refused(code: Path, tmp_path: Path, monkeypatc
     assert not (code.parent / "again").exists()
 
 
+@pytest.mark.parametrize("name", [".netrc", ".git-credentials", ".config/gh/hosts.yml", ".cache/huggingface/token"])
+def test_a_link_to_a_file_with_credentials_is_refused(
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "home" / name).parent.mkdir(parents=True)
+    (tmp_path / "home" / name).write_text("secret")
+    (code / "data.txt").symlink_to(tmp_path / "home" / name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(UsageError, match=r"data\.txt is a link, and .* is where credentials are kept"):
+        measure(code, ".orchignore", MB)
+
+
+def test_each_link_that_leaves_the_folder_is_named(code: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    for number in range(5):
+        (tmp_path / f"outside/{number}").write_text("private")
+        (code / f"link{number}").symlink_to(tmp_path / f"outside/{number}")
+    (code / "inside").symlink_to("train.py")
+    (code / "folder").symlink_to(tmp_path / "outside")
+    expected = [(f"link{number}", f"{tmp_path}/outside/{number}") for number in range(5)]
+    for named in (None, ()):
+        assert measure(code, ".orchignore", MB, named)[2] == expected
+        taken = take(code, tmp_path / f"copy{named}", ".orchignore", MB, named)
+        words = left_out_words(asdict(taken.left_out))
+        assert "links lead out of the code folder, and their files are copied: " in words
+        assert all(f"{path} (to {target})" in words for path, target in expected)
+        assert ("links to folders are not sent: folder (to" in words) is (named is not None)
+
+
 def test_the_home_folder_and_the_places_of_credentials_are_refused(
     code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +290,9 @@ def test_the_home_folder_and_the_places_of_credentials_are_refused(
     (home / ".ssh").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     whole = "holds your whole home folder"
-    for folder, why in ((code, whole), (home, whole), (home / ".ssh", "is where credentials are kept")):
+    (home / ".config").mkdir()
+    kept, parent = "is where credentials are kept", r"holds credentials \(~/.config/gcloud\)"
+    for folder, why in ((code, whole), (home, whole), (home / ".ssh", kept), (home / ".config", parent)):
         with pytest.raises(UsageError, match=why):
             take(folder, tmp_path / "copy", ".orchignore", MB)
     assert not (tmp_path / "copy").exists()
@@ -269,7 +300,7 @@ def test_the_home_folder_and_the_places_of_credentials_are_refused(
 
 def test_what_would_be_copied_is_known_before(code: Path) -> None:
     taken, _ = snap(code)
-    assert measure(code, ".orchignore", MB) == (taken.files, taken.bytes) == (2, 11)
+    assert measure(code, ".orchignore", MB) == (taken.files, taken.bytes, []) == (2, 11, [])
     with pytest.raises(UsageError, match="more than the 10 B allowed"):
         measure(code, ".orchignore", 10)
 

@@ -260,7 +260,7 @@ def test_what_is_written_is_synced_before_it_is_renamed(tmp_path: Path, monkeypa
     order: list[str] = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: (order.append("fsync"), fsync(descriptor)))
-    monkeypatch.setattr(os, "replace", lambda old, new: (order.append("replace"), replace(old, new)))
+    monkeypatch.setattr(os, "replace", lambda *args, **at: (order.append("replace"), replace(*args, **at)))
     write_durably(tmp_path / "x", b"x")
     assert order == ["fsync", "replace", "fsync"]
 

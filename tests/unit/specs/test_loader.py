@@ -22,7 +22,7 @@ from orchestrator.specs.documents.default_profile import default_profile
 from orchestrator.specs.documents.loaded import Loaded
 from orchestrator.specs.documents.loader import load, load_profile
 from orchestrator.specs.documents.lookup import known_profiles
-from orchestrator.specs.documents.paths import job_path, profile_path, shadowed_profile
+from orchestrator.specs.documents.paths import hidden_files, job_path, profile_path
 from orchestrator.specs.profile import SshProfile
 from orchestrator.specs.spec import names_of
 from orchestrator.specs.validation import world_size
@@ -180,7 +180,7 @@ def test_a_code_folder_in_the_same_repository_is_the_jobs_own(place: Place) -> N
     assert load("deep/er/job.yaml", "p.yaml", cwd=place.folder).code_dir == place.folder
 
 
-@pytest.mark.parametrize("name", ["", ".ssh", ".aws", ".gnupg/private-keys-v1.d"])
+@pytest.mark.parametrize("name", ["", ".ssh", ".aws", ".gnupg/private-keys-v1.d", ".config", ".cache/huggingface"])
 def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     home = place.folder / "home"
     (home / name).mkdir(parents=True)
@@ -523,13 +523,28 @@ def _fuzz_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 FUZZ = Path()
 
 
-def test_a_profile_of_the_current_folder_that_hides_ones_own(place: Place) -> None:
+def test_a_profile_or_job_that_is_hidden_by_another_is_named(place: Place) -> None:
     own = Path(lookup.platformdirs.user_config_dir("orch")) / "profiles"
-    for folder in (own, place.folder / "cluster_profiles"):
-        folder.mkdir(parents=True)
-    (own / "lab.yaml").write_text("kind: local\n")
-    assert shadowed_profile("lab", place.folder) is None
-    (place.folder / "cluster_profiles" / "lab.yml").write_text("kind: local\n")
-    assert shadowed_profile("lab", place.folder) == own / "lab.yaml"
-    assert shadowed_profile("cluster_profiles/lab.yml", place.folder) is None
-    assert shadowed_profile("local", place.folder) is None
+    for folder in (own, place.folder / "cluster_profiles", place.folder / "jobs"):
+        folder.mkdir(parents=True, exist_ok=True)
+    for file in (
+        own / "lab.yaml",
+        place.folder / "cluster_profiles/lab.yml",
+        place.folder / "cluster_profiles/local.yaml",
+    ):
+        file.write_text("kind: local\n")
+    (place.folder / "jobs/hello.yaml").write_text("script: x.py\n")
+
+    def hidden(job: str, profile: str) -> list[str]:
+        files = job_path(job, place.folder), profile_path(profile, place.folder)
+        return hidden_files(job, profile, *files, place.folder)
+
+    shipped = lookup.shipped("jobs").parent
+    assert hidden("hello", "lab") == [
+        f"jobs/hello.yaml is used, and hides {shipped}/jobs/hello.yaml",
+        f"cluster_profiles/lab.yml is used, and hides {own}/lab.yaml",
+    ]
+    assert hidden("jobs/hello.yaml", "local") == [
+        f"cluster_profiles/local.yaml is used, and hides {shipped}/cluster_profiles/local.yaml"
+    ]
+    assert hidden("jobs/hello.yaml", "cluster_profiles/lab.yml") == []

@@ -110,7 +110,11 @@ def test_it_is_started_once_unless_the_user_says_how_often(
     (folder / "job.yaml").write_text(job)
     prepared = prepare(folder, Request("job.yaml", "lab.yaml", **options))  # type: ignore[arg-type]
     assert nproc_by_node(prepared.profile) == ranks
-    said = [note for note in notes_on_request(prepared, "lab.yaml") if "starts its own processes" in note]
+    said = [
+        note
+        for note in notes_on_request(prepared, Request("job.yaml", "lab.yaml"))
+        if "starts its own processes" in note
+    ]
     assert len(said) == (prepared.spawning is not None)
     assert plan_for(folder, prepared).tasks[0].all_gpus == (prepared.spawning is not None)
 
@@ -136,7 +140,11 @@ def test_a_console_launcher_is_started_on_one_node(folder: Path) -> None:
     prepared = prepare(folder, Request("job.yaml", "lab.yaml", flags={"profile.nodes": 1}))
     assert nproc_by_node(prepared.profile) == [1]
     assert plan_for(folder, prepared).tasks[0].program.runs_alone
-    (note,) = (note for note in notes_on_request(prepared, "lab.yaml") if "starts its own processes" in note)
+    (note,) = (
+        note
+        for note in notes_on_request(prepared, Request("job.yaml", "lab.yaml"))
+        if "starts its own processes" in note
+    )
     assert note.endswith("so orch starts it once: 1 rank on 1 node")
 
 

@@ -32,17 +32,17 @@ def bundle(run: str, output: Path | None, as_json: bool) -> int:
 
     folder = find_run(state_root(), run)
     path = output or Path(f"{folder.run_id}-bundle.tar.gz")
-    members = write_bundle(folder, path)
+    written, members = write_bundle(folder, path)
     unknown = say_unknown_secrets([folder], "bundle", "logs")
     if as_json:
         print_json(
             {
-                "file": str(path),
+                "file": written,
                 "unknown_secrets": unknown,
                 "members": [{"path": name, "bytes": count} for name, count in members],
             }
         )
     else:
         show(results.members_page(members))
-        say(f"wrote {path}; read it before you send it, because a log contains everything that the program printed")
+        say(f"wrote {written}; read it before you send it, because a log contains everything that the program printed")
     return 0

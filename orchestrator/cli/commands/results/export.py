@@ -35,7 +35,7 @@ def export(what: str, run: str, node: int, port: int, checkpoint: str, output: P
     from orchestrator.errors import UsageError
     from orchestrator.node.system.private import as_the_user
     from orchestrator.operations import export as exports
-    from orchestrator.runs.store import find_run, state_root, write_durably
+    from orchestrator.runs.store import deliver, find_run, state_root
 
     folder = find_run(state_root(), run)
     if what == "safetensors":
@@ -53,6 +53,6 @@ def export(what: str, run: str, node: int, port: int, checkpoint: str, output: P
         click.echo(text)
     else:
         with as_the_user():
-            write_durably(output, f"{text}\n".encode())
-        say(f"wrote {output}")
+            written = deliver(output, f"{text}\n".encode())
+        say(f"wrote {written}")
     return 0

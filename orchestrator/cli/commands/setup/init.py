@@ -55,7 +55,7 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
 
     from orchestrator.node.system.private import as_the_user
     from orchestrator.operations.submission import init as initialise
-    from orchestrator.runs.store import write_durably
+    from orchestrator.runs.store import deliver
 
     if not (hosts or slurm or command) and initialise.script_in((name,)):  # as in: orch init train.sh
         name, command = Path(name).stem, (name,)
@@ -82,9 +82,8 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
         raise UsageError(f"{', '.join(taken)} exists already", "give another name, or --force")
     for path, text in files.items():
         with as_the_user():
-            path.parent.mkdir(exist_ok=True)
-            write_durably(path, text.encode())
-        say(f"wrote {path}")
+            written = deliver(path, text.encode(), make=True)
+        say(f"wrote {written}")
     for note in notes:
         say(f"  note: {note}")
     where = f" -p {name}" if profile in files else ""

@@ -174,12 +174,12 @@ def prepare_and_submit(
 
     reason = f" ({why})" if why else ""
     try:
-        prepared = prepare.prepare(root, asked)
+        prepared = prepare.prepare(root, replace(asked, plans=dry_run))
     except OrchError:
         say_all(*(f"note: {each}" for each in line_notes))
         raise
     first = "" if why is None else f"{notes.ranks_of_profile(prepared)}{reason}"
-    say_all(first, *(f"note: {each}" for each in line_notes), *notes.notes_on_request(prepared, asked.profile))
+    say_all(first, *(f"note: {each}" for each in line_notes), *notes.notes_on_request(prepared, asked))
     if dry_run:
         return _show_dry_run(root, prepared, as_json=as_json, check=check)
     return _submit(root, prepared, as_json=as_json, follow=follow)
@@ -205,7 +205,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     say_all(
         notes.note_on_python(prepared),
         code_note(events),
-        one_line(left_out_note(events)),
+        *left_out_note(events).splitlines(),
         on_supervisor,
         submit.note_on_profile(run),
         one_line(submit.note_on_scheduler(run)),
