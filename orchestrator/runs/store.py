@@ -583,6 +583,7 @@ def tidy(run: RunDir) -> None:
         run.path / "reserve.json",
         *run.path.glob("nodes/*/reserve.json"),
         *run.path.glob("nodes/*/events.jsonl.reserve"),
+        *run.path.glob("claims/*"),
     ):
         with contextlib.suppress(OSError):
             path.unlink()

@@ -150,7 +150,6 @@ def test_a_waiting_point_that_others_cancel_has_ended_and_is_not_blamed_on_memor
     array = array_of(alice, sweep)
     alice.testbed.output("ctl", "scancel", f"{array}_1")
     verdict = Run(alice, f"{sweep}.1").end()["verdict"]
-    print(verdict)
     assert re.match(rf"Slurm job {array}_1: (it was cancelled|Slurm does not know it any more)", verdict["reason"])
     assert alice.orch("cancel", sweep).code == 0
 

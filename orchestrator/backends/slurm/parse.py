@@ -75,7 +75,7 @@ REASONS: Final = (
     (r"Cleaning|RaisedSignal.*|NonZeroExitCode|SystemFailure|JobLaunchFailure", "its last start is being tidied up"),
     (r"Prolog", "the nodes are being prepared for it"),
 )  # fmt: skip
-# scontrol and squeue, and what scontrol prints about a task of an array. Both wordings are those of Slurm 20.02 to 26.05.
+# The words of all programs, and those of scontrol about a task of an array, in each Slurm from 20.02 to 26.05.
 UNKNOWN: Final = re.compile(r"Invalid job id|^Job \d+(_\d+)? not found", re.IGNORECASE | re.MULTILINE)
 UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes", "Connection refused",
                       "Connection timed out", "Transport endpoint", "configuration source")  # fmt: skip

@@ -48,7 +48,7 @@ def test_a_job_that_can_not_read_its_cancel_is_deleted(state: str, ends: bool, t
     run.write("handle.json", {"state": "submitted", "job": "17"})
     row = f"<JB_job_number>17</JB_job_number><JB_name>count-abc234</JB_name><state>{state}</state>"
     (tmp_path / "qstat").write_text(f"#!/bin/sh\necho '<job_list>{row}</job_list>'\n")
-    (tmp_path / "qdel").write_text(f"#!/bin/sh\necho \"$@\" >{tmp_path}/deleted\n")
+    (tmp_path / "qdel").write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/deleted\n')
     (tmp_path / "qdel").chmod(0o755)
     GridEngine.here().cancel([run])
     assert (tmp_path / "deleted").exists() == ends
