@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Callable, Optional
 
 from orchestrator.protocol.frozen import Value
+from orchestrator.protocol.signals import WARNINGS
 
 Slots = dict[str, Optional[int]]
 """The number of slots of each host of a job, in the order of the hosts; None if the number is unknown."""
 
 WARN_SECONDS, LEAST_WARNING = 90.0, 10.0
 BATCH_PID = "batch.pid"  # the file, in a run's folder, with the process that runs a batch file as it is
-LIMIT_SIGNALS = ("SIGXCPU", "SIGUSR2")  # orch sends SIGXCPU, and Slurm sends SIGUSR2 because orch requests it
+LIMIT_SIGNALS = ("SIGXCPU", *(each.name for each in WARNINGS))
+"""orch sends SIGXCPU. Slurm sends SIGUSR2 because orch requests it, or SIGUSR1 because the profile does."""
 
 
 class Starter(Value):

@@ -187,8 +187,9 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(alice: User) -> None:
     "tests/local/test_slurm_agents.py::test_the_warning_before_the_time_limit_is_its_own_cause",
     "tests/cluster/test_slurm.py::test_a_requeued_job_goes_on_from_its_checkpoint",
 )
-def test_a_job_longer_than_its_limit_ends_trained(alice: User) -> None:
-    run = alice.count(260, "", "--set", "profile.time=1m")  # 65 s of work
+@pytest.mark.parametrize("profile", ["", "sbatch: {signal: USR1@30}\n"], ids=["USR2", "USR1"])
+def test_a_job_longer_than_its_limit_ends_trained(alice: User, profile: str) -> None:
+    run = alice.count(260, profile, "--set", "profile.time=1m")  # 65 s of work
     state = run.end()
     assert state["state"] == "succeeded", state["verdict"]
     assert state["restarts"] >= 1

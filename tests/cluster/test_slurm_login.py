@@ -336,7 +336,9 @@ def test_what_waits_of_an_array_there_costs_no_threads_and_is_cancelled_at_once(
     path = f"/home/alice/.local/state/orch/supervisor.{LAPTOP}.json"
     supervisor = json.loads(laptop.testbed.file(LAPTOP, path).read_text())
     threads = laptop.testbed.output(LAPTOP, "ps", "-o", "nlwp=", "-p", str(supervisor["pid"]))
-    assert int(threads) <= 60 + 8  # one looks after each run; one watches the first, three bring things of it, one beats
+    assert (
+        int(threads) <= 60 + 8
+    )  # one looks after each run; one watches the first, three bring things of it, one beats
     done = laptop.orch("cancel", sweep)
     assert (done.code, "cancelled 60 runs" in done.err) == (0, True), done.err
     waited = laptop.orch("wait", sweep)

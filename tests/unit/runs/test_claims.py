@@ -61,7 +61,9 @@ def test_what_one_machine_can_not_do_any_other_takes_at_once(tmp_path: Path, mon
     assert report(run, "n2: Name or service not known")
     assert claim_of(run).why_unable == "n2: Name or service not known"
     said = state_of(run).detail
-    assert said.startswith("b looks after the run and can't do its work: n2: Name or service not known; an orch command")
+    assert said.startswith(
+        "b looks after the run and can't do its work: n2: Name or service not known; an orch command"
+    )
     be(monkeypatch, "a")
     assert may_take(run, claim_of(run))
     assert take(run, claim_of(run))
