@@ -116,7 +116,7 @@ def report(run: RunDir, why: str) -> bool:
     if claim.host not in ("", here()):
         return False
     if bool(why) != bool(claim.why_unable):
-        mine = {here(): (time.time(), why)} if why else {}
+        mine = {here(): (time.time(), "; ".join(why.splitlines()))} if why else {}
         return _put(run, Claim(claim.number + 1, here(), {**_of_others(claim), **mine}))
     return True
 
