@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,8 +43,9 @@ class Claim(Value):
         return self.unable.get(self.host, (0.0, ""))[1]
 
 
+@cache
 def here() -> str:
-    """Return the name of this machine."""
+    """Return the name of this machine, as it was at the first call: a laptop may get another name while it is on."""
     return os.uname().nodename
 
 
@@ -105,7 +107,10 @@ def take(run: RunDir, claim: Claim) -> bool:
     """Take the run from the machine that has `claim`. Return False if another machine was first."""
     if claim.number and claim.host == here():
         return True
-    return _put(run, Claim(claim.number + 1, here(), _of_others(claim)))
+    try:
+        return _put(run, Claim(claim.number + 1, here(), _of_others(claim)))
+    except OSError:  # the disk is full, so no other machine can take the run either
+        return claim.host in ("", here())
 
 
 def report(run: RunDir, why: str) -> bool:
@@ -117,7 +122,8 @@ def report(run: RunDir, why: str) -> bool:
         return False
     if bool(why) != bool(claim.why_unable):
         mine = {here(): (time.time(), "; ".join(why.splitlines()))} if why else {}
-        return _put(run, Claim(claim.number + 1, here(), {**_of_others(claim), **mine}))
+        with contextlib.suppress(OSError):  # the disk is full
+            return _put(run, Claim(claim.number + 1, here(), {**_of_others(claim), **mine}))
     return True
 
 

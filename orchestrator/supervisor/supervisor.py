@@ -150,6 +150,8 @@ def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> 
     if queue.may_start(run):
         queue.start_queued(root, run)
     if dependencies.is_queued(run):
+        if why := claims.claim_of(run).why_unable:
+            raise BackendError(why)
         time.sleep(WAIT_SECONDS)  # then it is tried again, because no event reports that hosts have room
 
 
@@ -170,8 +172,7 @@ def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: 
         said = str(error) if isinstance(error, OrchError | OSError) else f"{type(error).__name__}: {error!s:.500}"
         print(f"{run.run_id}: {said}", file=sys.stderr, flush=True)
         if isinstance(error, BackendError):
-            with contextlib.suppress(OSError, StoreError):  # the disk is full
-                claims.report(run, said)
+            claims.report(run, said)
         longer = min(LONGEST_PAUSE, 2 * pauses.get(run.run_id, WAIT_SECONDS / 2))
         pauses[run.run_id] = WAIT_SECONDS if time.monotonic() - begun > LONGEST_PAUSE else longer
         time.sleep(pauses[run.run_id])  # no event reports that a machine answers again, or that a disk has room

@@ -97,3 +97,15 @@ def test_all_points_of_a_sweep_have_one_claim(tmp_path: Path, monkeypatch: At) -
     assert take(runs[0], claim_of(runs[0]))
     assert is_ours(runs[1])
     assert claim_of(runs[1]).number == 1
+
+
+def test_on_a_full_disk_a_run_is_looked_after_all_the_same(tmp_path: Path, monkeypatch: At) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    mine, others = run_of(tmp_path, "a"), run_of(tmp_path, "b", "r-333333")
+    be(monkeypatch, "a")
+    monkeypatch.setattr(claims, "write_json", full)
+    assert take(mine, claim_of(mine))
+    assert report(mine, "n2: timed out")
+    assert not take(others, claim_of(others))
