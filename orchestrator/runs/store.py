@@ -587,6 +587,8 @@ def tidy(run: RunDir) -> None:
     ):
         with contextlib.suppress(OSError):
             path.unlink()
+    with contextlib.suppress(OSError):
+        (run.path / "claims").rmdir()
 
 
 def remove_run(root: Path, run: RunDir) -> None:

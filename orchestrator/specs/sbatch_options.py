@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from orchestrator.protocol.signals import STOP_SIGNALS, number_of
+from orchestrator.protocol.schedulers import STOP_SIGNALS, number_of
 from orchestrator.specs.units import seconds
 
 # These are sbatch's long options from Slurm 20.02 to 25.11, without FIELDS and _OURS. A cluster's sbatch may be older.

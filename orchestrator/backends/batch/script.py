@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.schedulers import SCHEDULERS
-from orchestrator.protocol.signals import WARNING_NAMES
+from orchestrator.protocol.schedulers import SCHEDULERS, WARNING_NAMES
 
 if TYPE_CHECKING:  # a look at runs must not wait for pydantic
     from orchestrator.backends.batch.scheduler import Array

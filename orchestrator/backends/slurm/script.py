@@ -13,8 +13,7 @@ from orchestrator.backends.batch.script import lay_line, stays_ended
 from orchestrator.backends.slurm.parse import COMMENT
 from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.schedulers import BATCH_PID, SCHEDULERS, warning
-from orchestrator.protocol.signals import WARNING_NAMES
+from orchestrator.protocol.schedulers import BATCH_PID, SCHEDULERS, WARNING_NAMES, warning
 from orchestrator.specs.sbatch_options import gpus_in
 
 if TYPE_CHECKING:  # a look at runs must not wait for pydantic

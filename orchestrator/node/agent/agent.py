@@ -54,7 +54,7 @@ from orchestrator.protocol.layout import node_folder, output_folder
 from orchestrator.protocol.places.devices import GIVEN, words_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json, read_object
-from orchestrator.protocol.signals import STOP_SIGNALS
+from orchestrator.protocol.schedulers import STOP_SIGNALS
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 from orchestrator.protocol.typed import DamagedError, Handlers
 

@@ -27,8 +27,7 @@ from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, read_json, read_regular
-from orchestrator.protocol.schedulers import SCHEDULERS, warning
-from orchestrator.protocol.signals import STOP_SIGNALS
+from orchestrator.protocol.schedulers import SCHEDULERS, STOP_SIGNALS, warning
 from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 2.0

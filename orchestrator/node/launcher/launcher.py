@@ -44,7 +44,7 @@ from orchestrator.protocol.layout import archive_file, attempt_folder, node_fold
 from orchestrator.protocol.masking import masker, secret_values
 from orchestrator.protocol.places.devices import numbered
 from orchestrator.protocol.rank_reports import RankEnd
-from orchestrator.protocol.signals import STOP_SIGNALS
+from orchestrator.protocol.schedulers import STOP_SIGNALS
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers, converted, read
 

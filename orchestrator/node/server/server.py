@@ -57,7 +57,7 @@ def stay() -> int:
     signals, so that the agents' last files can still be copied.
     """
     from orchestrator.node.system.orphans import adopt_orphans
-    from orchestrator.protocol.signals import STOP_SIGNALS
+    from orchestrator.protocol.schedulers import STOP_SIGNALS
 
     for number in (*STOP_SIGNALS, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # programs that the server starts would inherit SIG_IGN

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 
 from orchestrator.node.system.processes import descendants, state_of, status_of
-from orchestrator.protocol.signals import STOP_SIGNALS
+from orchestrator.protocol.schedulers import STOP_SIGNALS
 
 
 def name_of(number: int) -> str:

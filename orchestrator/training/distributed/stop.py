@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from orchestrator.protocol.signals import WARNINGS
+from orchestrator.protocol.schedulers import WARNINGS
 
 CHECK_SECONDS = 0.5
 """Seconds between two agreements of the ranks. An agreement takes 0.2 to 0.6 ms, which is too long for each step."""

@@ -28,7 +28,7 @@ from orchestrator.node.launcher.rank.exec_hook import files_of, with_hook
 from orchestrator.node.launcher.rank.setup import set_up
 from orchestrator.node.system.private import as_orch, give_back_umask
 from orchestrator.protocol.reading import open_own, read_part
-from orchestrator.protocol.signals import WARNINGS
+from orchestrator.protocol.schedulers import WARNINGS
 
 PR_SET_PDEATHSIG = 1
 SHELL = re.compile(r"(\S*/)?(ba|da|k|z|a)?sh")
