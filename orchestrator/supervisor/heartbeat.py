@@ -19,7 +19,7 @@ from orchestrator.errors import BackendError
 from orchestrator.node.system.processes import identify
 from orchestrator.protocol.files import write_json
 from orchestrator.runs.claims import CLAIM_SECONDS, here, record_name
-from orchestrator.supervisor.background import ARGV
+from orchestrator.supervisor.background import ARGV, FULL
 
 BEAT_SECONDS: Final = CLAIM_SECONDS / 6
 CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it counts the time in which a laptop sleeps
@@ -39,8 +39,9 @@ class Heartbeat:
         self.ended = threading.Event()
         me = identify(os.getpid())
         assert me is not None
-        with contextlib.suppress(OSError):  # if the disk is full, the record is skipped
-            write_json(self.path, {"pid": me.pid, "started": me.started, "host": here()}, durable=False)
+        self.record = {"pid": me.pid, "started": me.started, "host": here()}
+        with contextlib.suppress(OSError):  # if the disk is full, the record is written later
+            write_json(self.path, self.record, durable=False)
         threading.Thread(target=self._beat, daemon=True).start()
 
     @property
@@ -65,6 +66,12 @@ class Heartbeat:
             if self.is_late:
                 self.start_again()
             begun = time.clock_gettime(CLOCK)
-            with contextlib.suppress(OSError):  # the disk is full or away; without beats, this process stops acting
-                os.utime(self.path)
-                self.last = begun
+            try:
+                if self.path.exists():
+                    os.utime(self.path)
+                else:
+                    write_json(self.path, self.record, durable=False)
+            except OSError as error:
+                if error.errno not in FULL:  # on a full disk, no other machine can take a run either
+                    continue
+            self.last = begun

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from orchestrator.errors import BackendError
 from orchestrator.runs import claims
 from orchestrator.runs.dependencies import VALUES_FOR_START
 from orchestrator.runs.store import RunDir, create_run
+from orchestrator.supervisor import heartbeat
 from orchestrator.supervisor.heartbeat import Heartbeat
 from tests.patience import PATIENCE
 from tests.unit.backends.slurm.test_script import launch
@@ -76,7 +79,7 @@ def machine(run: RunDir, host: str, moment: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(argv, env=environment)
 
 
-SEED, MOMENTS = int(os.environ.get("SOAK_SEED", "1")), 30 if os.environ.get("SOAK") else 3
+SEED, MOMENTS = int(os.environ.get("SOAK_SEED", "1")), 30 if os.environ.get("SOAK") else 2
 
 
 @pytest.mark.parametrize("share", [random.Random(SEED + n).random() for n in range(MOMENTS)])
@@ -93,6 +96,31 @@ def test_a_run_is_submitted_once_whenever_its_supervisor_was_frozen(run: RunDir,
     frozen.returncode = status
     assert (tmp_path / "jobs").read_text() == "j-abc234\n"
     assert not (run.path / VALUES_FOR_START).exists()
+
+
+@pytest.mark.parametrize(("error", "goes_on"), [(errno.ENOSPC, True), (errno.ESTALE, False)])
+def test_without_a_beat_a_supervisor_goes_on_only_if_no_machine_can_take_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, goes_on: bool
+) -> None:
+    tried = threading.Event()
+
+    def broken(*_: object, **__: object) -> None:
+        tried.set()
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(heartbeat, "write_json", broken)
+    again = threading.Event()
+    heart = Heartbeat(tmp_path, again.set, 0.6)
+    try:
+        assert tried.wait(PATIENCE)
+        if not goes_on:
+            assert again.wait(PATIENCE)
+        else:
+            since = heart.last
+            while heart.last == since:
+                assert not again.wait(0.01)
+    finally:
+        heart.ended.set()
 
 
 def test_a_supervisor_that_was_stopped_for_too_long_sends_nothing_and_starts_again(tmp_path: Path) -> None:
