@@ -274,6 +274,9 @@ class Backend(ABC):
     def wait(self, run: RunDir, timeout: float) -> None:
         """Wait until the run's files or agents have changed, for `timeout` seconds at most."""
 
+    def let_go(self, run: RunDir) -> None:
+        """Stop to watch the run, because another machine looks after it from now on."""
+
     def sources(self, run: RunDir, *, present: bool = False) -> list[Source]:
         """Return the machines that have files of the run's nodes. The list is empty if the nodes write into the run's
         folder on this machine, or if nothing has been started yet.

@@ -17,6 +17,7 @@ from orchestrator.outcome.restart import Relaunch, last_attempt
 from orchestrator.outcome.verdict import NodeStatus, Unreachable, Verdict
 from orchestrator.protocol.events import Event, SubmitFailed, of
 from orchestrator.protocol.frozen import Value
+from orchestrator.runs.claims import here
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
@@ -39,6 +40,19 @@ class Evidence(Value):
     unreachable: Mapping[int, Unreachable] = field(default_factory=dict)  # by the number of the node
     other_machine: str = ""  # the machine that started the run, if it is not this one; its processes can't be seen here
     job: str | None = None  # the id of the scheduler's job in which the run is, if any
+
+    @property
+    def why_unable(self) -> str:
+        """Return why this machine can do nothing for the run now; "" if it can."""
+        if self.other_machine:
+            return f"the run was started on {self.other_machine}"
+        if self.scheduler is not None and self.scheduler.phase == "unknown":
+            return self.scheduler.detail
+        # On the machine that submitted the run, a single machine that does not answer is taken for lost.
+        is_away = self.record.home not in ("", here())
+        if self.unreachable and (is_away or self.unreachable.keys() >= self.alive.keys()):
+            return "; ".join(dict.fromkeys(each.why for each in self.unreachable.values()))
+        return ""
 
 
 def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Evidence:

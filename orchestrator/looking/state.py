@@ -13,6 +13,7 @@ from orchestrator.looking.evidence import Evidence, gather, state_from, with_hos
 from orchestrator.outcome.judge import of_lost_record
 from orchestrator.outcome.verdict import NodeStatus
 from orchestrator.protocol.events import GaveUp, LostNode, StartingAgain
+from orchestrator.runs.claims import claim_of
 from orchestrator.runs.dependencies import why_it_waits
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
@@ -44,6 +45,10 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
     run.check_is_there()  # checked last, because a run that was removed meanwhile looks like a run without events
     if full := why_full(run.root):
         state = replace(state, detail="; ".join(filter(None, [full, state.detail])))
+    claim = claim_of(run)
+    if claim.why_unable:
+        said = f"{claim.host} looks after the run and can't do its work: {claim.why_unable}; an orch command on a "
+        state = replace(state, detail=f"{said}machine that can takes the run over")
     if backend.is_remote and state.verdict is not None:
         detail = full or "; ".join(["bringing back its logs, outputs and checkpoints", *_awaited(state, record)])
         return replace(state, state=RunStatus.FINISHING, verdict=None, detail=detail)

@@ -146,13 +146,16 @@ def _ended(root: Path, run: RunDir, problem: StoreError | None, *, now: bool, is
             "is not recorded"
         )
         raise StoreError(f"run {run.run_id} was ended, {said}; the end could not be recorded: {problem.message}", hint)
+    verdict = None
     try:
-        reconcile(root, run)
+        verdict = reconcile(root, run)
     except BackendError as error:
         if not error.transient:
             raise
         # the state says for which machines the supervisor waits to copy their files
     deliver_news(root)
+    if verdict is None and all(proof.is_clean for proof in proofs):
+        wait(run, timeout=CANCEL_MARGIN)  # the supervisor has not seen yet that no process is left
     return Cancelled(state_of(run), tuple(proofs))
 
 

@@ -175,7 +175,7 @@ FROZEN = LAUNCHER_LOST._replace(what="a launcher is frozen (SIGSTOP)")
 UNPROVED = Rule("", Cause.INFRA, Party.NODE)  # the key of an agent, or a message of an agent or launcher, is damaged
 UNFIT = Rule("", Cause.USER_ERROR, Party.USER)  # a node can run no rank, lacks a module, or has a different image
 CANCELLED = Rule("`orch cancel`", Cause.CANCELLED, Party.USER)
-STOPPED = Rule("TERM, INT or USR2 to an agent", Cause.PREEMPTED, Party.SCHEDULER)
+STOPPED = Rule("TERM, INT, USR1 or USR2 to an agent", Cause.PREEMPTED, Party.SCHEDULER)
 ASKED_FOR_REQUEUE = Rule("a rank exits with 95, and no rank failed", Cause.PREEMPTED, Party.RANK)
 OUT_OF_TIME = Rule("`resources.time` is over, restarts included", Cause.TIMEOUT, Party.USER)
 IDLE = Rule("", Cause.IDLE, Party.USER)

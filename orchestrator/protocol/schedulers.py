@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Callable, Optional
 
@@ -15,9 +16,18 @@ from orchestrator.protocol.frozen import Value
 Slots = dict[str, Optional[int]]
 """The number of slots of each host of a job, in the order of the hosts; None if the number is unknown."""
 
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+"""The signals before a time limit, a suspension or an end. By default, each of them would end a process."""
+WARNING_NAMES = tuple(each.name[3:] for each in WARNINGS)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, *WARNINGS, signal.SIGXCPU)
+"""The signals upon which an agent stops. orch itself sends SIGXCPU to node 0's agent when the time limit of a job of
+Grid Engine or PBS is near, because Grid Engine sends SIGUSR2 before every end of a job.
+"""
+
 WARN_SECONDS, LEAST_WARNING = 90.0, 10.0
 BATCH_PID = "batch.pid"  # the file, in a run's folder, with the process that runs a batch file as it is
-LIMIT_SIGNALS = ("SIGXCPU", "SIGUSR2")  # orch sends SIGXCPU, and Slurm sends SIGUSR2 because orch requests it
+LIMIT_SIGNALS = ("SIGXCPU", *(each.name for each in WARNINGS))
+"""orch sends SIGXCPU. Slurm sends SIGUSR2 because orch requests it, or SIGUSR1 because the profile does."""
 
 
 class Starter(Value):
@@ -216,3 +226,12 @@ def warning(limit: float | None) -> float:
     Slurm checks its limits every 30 s, and may send the signal up to 60 s early.
     """
     return WARN_SECONDS if limit is None else max(LEAST_WARNING, min(WARN_SECONDS, limit / 4))
+
+
+def number_of(text: str) -> int | None:
+    """Return the number of the signal in an option such as `USR1@60`, `SIGUSR1` or `R:10@60`; None if there is none."""
+    match = re.fullmatch(r"(?:R:)?(?:(?:SIG)?([A-Z0-9]+?))(?:@\d+)?", text, re.IGNORECASE)
+    if match is None:
+        return None
+    word = match[1].upper()
+    return int(word) if word.isdecimal() else getattr(signal, f"SIG{word}", None)

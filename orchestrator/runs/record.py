@@ -147,6 +147,7 @@ class RunRecord(Frozen):
     is_lost: bool = False  # whether run.json is missing, so that all other fields have their defaults
     scheduler: str = ""  # the name of the scheduler that chooses the nodes; "" if orch chooses them
     is_remote: bool = False  # whether the run's files are written on other machines, so that this machine has copies
+    home: str = ""  # the machine on which the run was submitted; "" if that is not known
 
     @cached_property
     def job(self) -> Job:
@@ -222,6 +223,7 @@ class RunRecord(Frozen):
             facts = SCHEDULERS.get(scheduler)
             known["scheduler"] = facts.title if facts else scheduler.capitalize()
         known.setdefault("is_remote", kind == "ssh" or kind.endswith("-login"))  # in a record without this fact
+        submitter = data.get("submitter")
         return RunRecord(
             run_id=run_id,
             **known,
@@ -231,6 +233,7 @@ class RunRecord(Frozen):
             given=_words(data.get("given")),
             after=Dependency.from_json(data.get("after")),
             point=SweepPoint.from_json(data.get("sweep")),
+            home=str(submitter.get("host", "")) if isinstance(submitter, Mapping) else "",
         )
 
 

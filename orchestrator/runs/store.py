@@ -621,9 +621,12 @@ def tidy(run: RunDir) -> None:
         run.path / "reserve.json",
         *run.path.glob("nodes/*/reserve.json"),
         *run.path.glob("nodes/*/events.jsonl.reserve"),
+        *run.path.glob("claims/*"),
     ):
         with contextlib.suppress(OSError):
             path.unlink()
+    with contextlib.suppress(OSError):
+        (run.path / "claims").rmdir()
 
 
 def remove_run(root: Path, run: RunDir) -> None:

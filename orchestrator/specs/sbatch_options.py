@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from orchestrator.protocol.schedulers import STOP_SIGNALS, number_of
 from orchestrator.specs.units import seconds
 
 # These are sbatch's long options from Slurm 20.02 to 25.11, without FIELDS and _OURS. A cluster's sbatch may be older.
@@ -79,6 +80,7 @@ ONLY_AS_IT_IS: Final = {
 }  # fmt: skip
 CLUSTERS: Final = ("clusters", "cluster", "cluster-constraint")
 NEWEST: Final = "25.11"
+_ASKED: Final = f"{', '.join(each.name[3:] for each in STOP_SIGNALS)} or R: before one of these, as in USR1@90"
 OPTIONS: Final = frozenset(_OPTIONS.split())
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]*")
 OURS: Final = frozenset(_OURS.split())
@@ -122,6 +124,8 @@ def known_options(options: Mapping[str, str | int | bool]) -> dict[str, str | in
             raise ValueError(f"'{name}' has its own field: write `{FIELDS[name]}` next to `sbatch`, not in it")
         if name in OURS:
             raise ValueError(f"'{name}' is set by orch itself, so that it finds the job and its nodes again")
+        if name == "signal" and value is not False and number_of(str(value)) not in STOP_SIGNALS:
+            raise ValueError(f"'{name}: {value}' is not valid; expected {_ASKED}: orch acts on no other signal")
     return named
 
 

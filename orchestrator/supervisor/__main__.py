@@ -24,6 +24,8 @@ try:
             from orchestrator.supervisor.handover import start_requested_run
 
             start_requested_run(sys.argv[1])
-        supervise(state_root())
+        from orchestrator.supervisor.heartbeat import start_again
+
+        supervise(state_root(), start_again)
 except OrchError as error:
     sys.exit(f"the supervisor: {error}")

@@ -17,20 +17,20 @@ from orchestrator.errors import StoreError
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import Process, identify, is_stopped, send_signal
 from orchestrator.protocol.files import locked_if_free
+from orchestrator.runs.claims import claim_of, here, may_take, record_name
 from orchestrator.runs.store import RunDir, check_own, is_any_live, live_runs, state_root
 
-RECORD = "supervisor.json"
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 ARGV: Final = (sys.executable, "-P", "-m", "orchestrator.supervisor")
 
 
 def supervisor_lock(root: Path) -> contextlib.AbstractContextManager[bool]:
-    """Try to hold the lock that a running supervisor holds. Yield True if the lock was free."""
-    return locked_if_free(root / "supervisor.lock")
+    """Try to hold the lock that this machine's running supervisor holds. Yield True if the lock was free."""
+    return locked_if_free(root / f"supervisor.{here()}.lock")
 
 
 def attended_root() -> Path:
-    """Return the folder of all runs. If runs are live, make sure first that a supervisor is running.
+    """Return the folder of all runs. If live runs need a supervisor on this machine, start it first.
 
     The folder may be another user's. Its runs can be read, but no supervisor is started for them.
     """
@@ -40,8 +40,8 @@ def attended_root() -> Path:
 
 
 def attend(root: Path) -> None:
-    """Start a supervisor if runs are live and no supervisor is running. Send SIGCONT to a supervisor that was stopped
-    (SIGSTOP).
+    """Start a supervisor if no supervisor is running on this machine, and a live run has none on another machine that
+    can do its work. Send SIGCONT to a supervisor of this machine that was stopped (SIGSTOP).
 
     If the disk is too full for the supervisor's files, no error is raised, so that commands that only show runs still
     work.
@@ -51,9 +51,9 @@ def attend(root: Path) -> None:
             check_own(root)
             with supervisor_lock(root) as is_free:
                 pass
-            if is_free:
+            if is_free and any(may_take(run, claim_of(run)) for run in live_runs(root)):
                 start_supervisor(root, without=_secret_names(root))
-            else:
+            elif not is_free:
                 continue_if_stopped(supervisor_of(root))
         except (PermissionError, StoreError):
             pass
@@ -65,9 +65,9 @@ def attend(root: Path) -> None:
 def supervisor_of(root: Path) -> Process | None:
     """Return the supervisor's process if it is alive and on this machine; otherwise None."""
     with contextlib.suppress(StoreError):
-        record = RunDir(root).read(RECORD) or {}
+        record = RunDir(root).read(record_name(here())) or {}
         found = identify(record["pid"]) if type(record.get("pid")) is int else None
-        if found and (found.started, os.uname().nodename) == (record.get("started"), record.get("host")):
+        if found and (found.started, here()) == (record.get("started"), record.get("host")):
             return found
     return None
 
@@ -88,7 +88,7 @@ def _secret_names(root: Path) -> set[str]:
 
 
 def is_attended(root: Path) -> bool:
-    """Return True if a supervisor is running."""
+    """Return True if a supervisor is running on this machine."""
     with supervisor_lock(root) as is_free:
         return not is_free
 
@@ -96,8 +96,8 @@ def is_attended(root: Path) -> bool:
 def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "", stdin: int | None = None) -> int:
     """Start a supervisor as a background process and return its pid. It outlives the terminal and gets no secret.
 
-    It exits at once if another supervisor is running. If it must first start a run, `starts` is the run's kind of
-    backend, and the new process reads the request for this run from `stdin`.
+    It exits at once if another supervisor is running on this machine. If it must first start a run, `starts` is the
+    run's kind of backend, and the new process reads the request for this run from `stdin`.
     """
     import subprocess
 

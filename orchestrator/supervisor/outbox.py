@@ -14,6 +14,7 @@ from typing import Final
 
 from orchestrator.errors import OrchError
 from orchestrator.runs import outbox
+from orchestrator.runs.claims import claim_of, may_take
 from orchestrator.runs.dependencies import is_queued
 from orchestrator.runs.outbox import Receiver
 from orchestrator.runs.store import RunDir
@@ -51,17 +52,21 @@ class Outbox:
 
     def has_work(self) -> bool:
         """Return True if news (events, metrics, verdicts) of an ended run may still be undelivered."""
-        return any(run.run_id not in self.given_up and _has_ended(run) for run in outbox.entered(self.root))
+        return any(run.run_id not in self.given_up and _has_ended(run) for run in self._entered())
 
     def poll(self) -> None:
         """Start every delivery that is due."""
-        for run in outbox.entered(self.root):
+        for run in self._entered():
             try:
                 self._poll(run)
             except (OrchError, OSError) as error:
                 if run.run_id not in self.given_up:
                     print(f"{run.run_id}: no news of it is delivered: {error}", file=sys.stderr, flush=True)
                 self._give_up(run)
+
+    def _entered(self) -> list[RunDir]:
+        """Return the runs in the outbox that no other machine looks after."""
+        return [run for run in outbox.entered(self.root) if may_take(run, claim_of(run))]
 
     def _poll(self, run: RunDir) -> None:
         has_ended = _has_ended(run)

@@ -20,6 +20,7 @@ from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.node.system.private import users_umask
 from orchestrator.protocol.events import Dropped, NotRestored, SubmitFailed
 from orchestrator.protocol.places.tickets import RENEW_SECONDS
+from orchestrator.runs import claims
 from orchestrator.runs.dependencies import (
     AWAITED_PLACES,
     CANCELLED,
@@ -113,9 +114,12 @@ def may_start(run: RunDir) -> bool:
         if not is_queued(run) or waiting is None or run.has_begun:
             return is_queued(run)
         try:
-            return waiting.join()
-        except BackendError:
+            may_start = waiting.join()
+        except BackendError as error:
+            claims.report(run, error.message)
             return False
+        claims.report(run, "")
+        return may_start
 
 
 def start_queued(root: Path, run: RunDir) -> None:
@@ -232,6 +236,9 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
                 raise  # the supervisor tries again
             if error.transient and not is_last_try:
                 return False
+            if isinstance(error, BackendError) and claims.is_away(run):  # the machine of the submit may be able to
+                claims.report(run, error.message)
+                return True
             run.append_event(SubmitFailed(error.message))
             (run.path / VALUES_FOR_START).unlink()
     return True

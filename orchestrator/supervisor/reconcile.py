@@ -7,6 +7,7 @@ Each action may be repeated, also by several commands at once, because the run's
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -37,8 +38,8 @@ def reconcile(root: Path, run: RunDir) -> Verdict | None:
 class Reconciler:
     """Reconciles one run in passes. Each pass reads only the files that have changed."""
 
-    def __init__(self, root: Path, run: RunDir) -> None:
-        self.root, self.run = root, run
+    def __init__(self, root: Path, run: RunDir, may_act: Callable[[], bool] = lambda: True) -> None:
+        self.root, self.run, self.may_act = root, run, may_act
         self._known = FileCache()
         self._seen: Observation | None = None
         self._actions: tuple[Action, ...] = ()
@@ -65,11 +66,18 @@ class Reconciler:
                 return None
             done = self._actions
             for action in done:
+                if not self.may_act():
+                    return None
                 if (verdict := act(self.root, self.run, backend, action)) is not None:
                     return verdict
             if not any(isinstance(action, RecordLost | Drop | CleanUp) for action in done):
                 return None
         return None
+
+    @property
+    def why_unable(self) -> str:
+        """Return why this machine can do nothing for the run, as the last pass has seen; "" if it can."""
+        return self._seen.evidence.why_unable if self._seen is not None else ""
 
 
 def act(root: Path, run: RunDir, backend: Backend, action: Action) -> Verdict | None:

@@ -1,5 +1,5 @@
-"""The supervisor: a background process, one per state folder, that attends each live run until its verdict (the judged
-result) is written.
+"""The supervisor: a background process that attends live runs until their verdicts (the judged results) are written.
+Each machine that shares a state folder has at most one, and each run has only one (`runs/claims.py`).
 
 `orch submit` starts it, and it ends when no run is live. It can be killed at any point and started again, because its
 whole state is in the run directories, and each of its actions may be repeated.
@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend_for
-from orchestrator.errors import OrchError, StoreError
+from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.looking.state import check_kind
-from orchestrator.node.system.processes import identify
-from orchestrator.protocol.files import write_json
-from orchestrator.runs import dependencies
+from orchestrator.runs import claims, dependencies
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import left_outputs
+from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.store import RunDir, check_own, is_live, live_runs, newest_runs, remove_run
 from orchestrator.supervisor import queue, searching
-from orchestrator.supervisor.background import RECORD, supervisor_lock
+from orchestrator.supervisor.background import supervisor_lock
 from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.supervisor.searching import SearchStopper
 
 if TYPE_CHECKING:
+    from orchestrator.supervisor.heartbeat import Heartbeat
     from orchestrator.supervisor.outbox import Outbox
 
 WAIT_SECONDS = 1.0
@@ -39,40 +39,45 @@ LONGEST_PAUSE = 15.0  # seconds of the longest pause after repeated errors
 LONGEST_REST = 0.25  # seconds of the longest pause after a pass over a run
 
 
-def supervise(root: Path) -> None:
-    """Supervise all live runs until no run is live. Return at once if another supervisor is running."""
+def supervise(root: Path, start_again: Callable[[], object] = lambda: None) -> None:
+    """Supervise the live runs that no other machine looks after, until there is none. Return at once if a supervisor is
+    running on this machine. `start_again` is called if this process was stopped for so long that it may have lost its
+    runs.
+    """
+    from orchestrator.supervisor.heartbeat import Heartbeat
     from orchestrator.supervisor.outbox import Outbox
+    from orchestrator.transport.machine import Machine
 
     check_own(root)
     unreadable: set[str] = set()
     records: dict[str, RunRecord] = {}
     one_ended = threading.Event()
     outbox, stopper = Outbox(root, one_ended.set), SearchStopper(root)
-    while _to_look_after(root, unreadable, records) or outbox.has_work():
-        with supervisor_lock(root) as is_ours:
-            if not is_ours:
+    while _to_look_after(root, unreadable, records, time.time()) or outbox.has_work():
+        with contextlib.ExitStack() as held:
+            if not held.enter_context(supervisor_lock(root)):
                 return
-            _introduce(root)
-            _supervise(root, unreadable, records, outbox, stopper, one_ended)
+            heartbeat = Heartbeat(root, start_again)
+            Machine.check = staticmethod(heartbeat.check)
+            held.callback(setattr, Machine, "check", staticmethod(lambda: None))
+            held.callback(heartbeat.ended.set)
+            _supervise(root, unreadable, records, outbox, stopper, one_ended, heartbeat)
         # This loop's condition detects a run that was recorded just before the lock was released.
 
 
-def _introduce(root: Path) -> None:
-    """Record that this process is the supervisor. If the disk is full, the record is skipped."""
-    me = identify(os.getpid())
-    assert me is not None
-    record = {"pid": me.pid, "started": me.started, "host": os.uname().nodename}
-    with contextlib.suppress(OSError):
-        write_json(root / RECORD, record, durable=False)
-
-
-def _to_look_after(root: Path, unreadable: set[str], records: dict[str, RunRecord]) -> list[RunDir]:
-    """Return the live runs. A run is skipped and reported once if its record can't be read or may be another user's.
+def _to_look_after(root: Path, unreadable: set[str], records: dict[str, RunRecord], now: float) -> list[RunDir]:
+    """Return the live runs that no other machine looks after. A run is skipped and reported once if its record can't be
+    read or may be another user's.
 
     `records` is a cache, so that the records of hundreds of runs are read only once.
     """
-    found = []
+    found, mine = [], dict[str, bool]()  # whether this machine may look after a sweep, or a run of its own
     for run in live_runs(root):
+        name = sweep_of(run.run_id) or run.run_id
+        if name not in mine:
+            mine[name] = claims.may_take(run, claims.claim_of(run), now)
+        if not mine[name]:
+            continue
         try:
             if run.run_id not in unreadable:
                 check_own(root, run)
@@ -96,10 +101,11 @@ def _supervise(
     outbox: Outbox,
     stopper: SearchStopper,
     one_ended: threading.Event,
+    heartbeat: Heartbeat,
 ) -> None:
     at_work: dict[str, threading.Thread] = {}
     pauses: dict[str, float] = {}  # seconds, for the runs whose last work ended in an error
-    while (runs := _to_look_after(root, unreadable, records)) or outbox.has_work():
+    while (runs := _to_look_after(root, unreadable, records, heartbeat.now())) or outbox.has_work():
         idle = [run for run in runs if run.run_id not in at_work or not at_work[run.run_id].is_alive()]
         queued = {run.run_id for run in runs if dependencies.is_queued(run)}
         waiting = [(run, records[run.run_id]) for run in idle if run.run_id in queued]
@@ -119,12 +125,15 @@ def _supervise(
 
 
 def _look_after(root: Path, run: RunDir) -> None:
-    """Attend one run until its verdict (the judged result) is written. Return early if the run is queued, because `orch
-    submit` may queue a run after it has recorded the run.
+    """Attend one run until its verdict (the judged result) is written. Return early if another machine has taken the
+    run, or if the run is queued, because `orch submit` may queue a run after it has recorded the run.
     """
-    reconciler = Reconciler(root, run)
+    reconciler = Reconciler(root, run, lambda: claims.is_ours(run))
     begun = time.monotonic()
     while is_live(root, run) and not dependencies.is_queued(run) and reconciler.run_once() is None:
+        if not claims.report(run, reconciler.why_unable):
+            backend_for(reconciler.record().kind).let_go(run)
+            return
         time.sleep(min(LONGEST_REST, time.monotonic() - begun))  # so passes over many nodes use at most half a core
         backend_for(reconciler.record().kind).wait(run, WAIT_SECONDS)
         begun = time.monotonic()
@@ -141,6 +150,8 @@ def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> 
     if queue.may_start(run):
         queue.start_queued(root, run)
     if dependencies.is_queued(run):
+        if why := claims.claim_of(run).why_unable:
+            raise BackendError(why)
         time.sleep(WAIT_SECONDS)  # then it is tried again, because no event reports that hosts have room
 
 
@@ -153,11 +164,15 @@ def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: 
     """
     begun = time.monotonic()
     try:
+        if not claims.take(run, claims.claim_of(run)):
+            return
         act()
         pauses.pop(run.run_id, None)
     except Exception as error:  # noqa: BLE001 (after any error the other runs continue, and the log stays small)
         said = str(error) if isinstance(error, OrchError | OSError) else f"{type(error).__name__}: {error!s:.500}"
         print(f"{run.run_id}: {said}", file=sys.stderr, flush=True)
+        if isinstance(error, BackendError):
+            claims.report(run, said)
         longer = min(LONGEST_PAUSE, 2 * pauses.get(run.run_id, WAIT_SECONDS / 2))
         pauses[run.run_id] = WAIT_SECONDS if time.monotonic() - begun > LONGEST_PAUSE else longer
         time.sleep(pauses[run.run_id])  # no event reports that a machine answers again, or that a disk has room

@@ -166,7 +166,7 @@ class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
 
 @functools.cache
 def watch_signals() -> None:
-    """Catch SIGTERM and SIGUSR2 in this process, but not in forked workers.
+    """Catch SIGTERM, SIGUSR1 and SIGUSR2 in this process, but not in forked workers.
 
     The first call of `resume` or `stop_requested` also does this. A script that calls `watch_signals` must call
     `stop_requested` or `after_step` after each step. Otherwise SIGTERM does not end the script.

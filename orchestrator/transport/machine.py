@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import HERE, Address
@@ -62,6 +62,8 @@ class Machine(ABC):
     connection: str = ""  # how it is connected, and why; "" for a machine without a connection
     is_own: bool = False  # True if no other thread uses this connection
     slow: str = ""  # a sentence about start files that delay each command; "" if they don't
+    check: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
+    """Called before each request. It raises BackendError if this process must not act any more."""
     passed_over: str = ""  # why orch's server does not run with python3 of PATH; "" if it does
 
     @abstractmethod
@@ -84,6 +86,7 @@ class Machine(ABC):
         **values: Any,
     ) -> Answer:
         """Send a request, wait at most `timeout` seconds, and return its answer."""
+        Machine.check()
         return self.ask(verb, payload, most=most, **values).wait(timeout)
 
     def hello(self, workdir: str, *, shared_parent: bool, **more: Any) -> dict[str, Any]:

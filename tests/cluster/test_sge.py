@@ -119,6 +119,19 @@ def test_a_cancel_stops_at_a_boundary_and_proves_it(alice: User) -> None:
     assert {event["code"] for event in run.events("rank_exit")} == {95}
 
 
+@pytest.mark.parametrize("state", ["suspended", "held"])
+def test_a_job_in_any_state_is_cancelled(alice: User, state: str) -> None:
+    run = alice.count(4000, PROFILE + ("qsub: {h: true}\n" if state == "held" else ""))
+    if state == "suspended":
+        run.wait_for("attempt 0")
+        alice.testbed.output("ctl", "qmod", "-sj", run.job)
+        wait_until(lambda: " s " in alice.testbed.output("ctl", "qstat"), "the suspended job")
+    done = alice.orch("cancel", run.run_id)
+    assert done.code == 0, done.err
+    assert run.status()["state"] == "cancelled"
+    assert not any(alice.testbed.processes(host, "alice", run.run_id) for host in alice.testbed.cluster.workers)
+
+
 def test_a_program_that_fails_is_the_users_error(alice: User) -> None:
     named = alice.write("bad.yaml", "command: [sh, -c, 'echo no such data >&2; exit 7']\nretry: {user_error: 0}\n")
     done = alice.orch("submit", named, "-p", alice.write("p.yaml", PROFILE), "--json")

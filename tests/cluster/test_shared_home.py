@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import HOLD, LAPTOP, Lab, settled
+from tests.cluster.lab import HOLD, LAPTOP, Lab, kill, settled
 
 HOME = {"ORCH_HOME": "/shared/alice-orch"}
 
@@ -55,3 +55,26 @@ def test_a_cancel_that_nobody_takes_up_says_where_to_cancel(lab: Lab) -> None:
     assert f"run {run} was started on {LAPTOP}, and orch on that machine has not acted on the cancel yet" in done.err
     assert f"ssh {LAPTOP} orch cancel {run}" in done.err
     settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "cancelled", "the end")
+
+
+def test_a_machine_that_can_not_reach_a_runs_hosts_gives_the_run_up_to_one_that_can(lab: Lab) -> None:
+    def beside(*args: str) -> Any:
+        return lab.control.orch(*args, host="n1", user="alice", **HOME)
+
+    def detail() -> str:
+        return str(beside("status", run, "--json").json["detail"])
+
+    ssh = lab.control.file("n1", "/home/alice/.ssh")
+    ssh.mkdir(mode=0o700, exist_ok=True)
+    (ssh / "config").write_text("Host n2\n  HostName nowhere.invalid\n")
+    program = "import os, time\nprint('holding', flush=True)\nwhile not os.path.exists(os.path.expanduser('~/go')):\n"
+    job = lab.job("gate", f"{program}    time.sleep(0.1)\nprint('done', flush=True)\n")
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n2"]), **HOME)
+    settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "running", "the run")
+    kill(lab.supervisor())
+    settled(lambda: detail().startswith("n1 looks after the run and can't do its work: n2"), "the wrong machine")
+    assert "an orch command on a machine that can takes the run over" in detail()
+    lab.let_go("n2")
+    assert lab.orch("wait", run, **HOME).code == 0
+    state = beside("status", run, "--json").json
+    assert (state["state"], state["restarts"]) == ("succeeded", 0)

@@ -117,6 +117,36 @@ def test_a_cancel_stops_at_a_boundary_and_proves_it(alice: User) -> None:
     assert not any(alice.testbed.processes(host, "alice", run.run_id) for host in alice.testbed.cluster.workers)
 
 
+def test_a_suspended_job_is_cancelled(alice: User) -> None:
+    run = alice.count(4000)
+    run.wait_for("attempt 0")
+    alice.testbed.output("ctl", "scontrol", "suspend", run.job, user="root")
+    wait_until(lambda: run.squeue("%T") == "SUSPENDED", "the suspended job")
+    done = alice.orch("cancel", run.run_id)
+    assert done.code == 0, done.err
+    assert done.err.splitlines()[0] == f"{run.run_id} cancelled"
+    assert not any(alice.testbed.processes(host, "alice", run.run_id) for host in alice.testbed.cluster.workers)
+
+
+@pytest.mark.full(
+    "tests/unit/backends/slurm/test_backend.py::test_only_a_running_job_is_sent_a_signal_before_it_is_cancelled",
+    "tests/cluster/test_slurm.py::test_a_suspended_job_is_cancelled",
+)
+@pytest.mark.parametrize("state", ["suspended now", "held", "requeued and held", "completing"])
+def test_a_job_in_any_state_is_cancelled(alice: User, state: str) -> None:
+    run = alice.count(4000, "sbatch: {hold: true}\n" if state == "held" else "")
+    if state != "held":
+        run.wait_for("attempt 0")
+        verb = {"suspended now": "suspend", "requeued and held": "requeuehold"}.get(state, "")
+        argv = ("scontrol", verb, run.job) if verb else ("scancel", run.job)
+        alice.testbed.output("ctl", *argv, user="root")
+    done = alice.orch("cancel", run.run_id, *(["--now"] if state == "suspended now" else []))
+    assert done.code == 0, done.err
+    assert run.status()["state"] == "cancelled"
+    wait_until(lambda: run.squeue("%T") in ("CANCELLED", ""), "the job's end")
+    assert not any(alice.testbed.processes(host, "alice", run.run_id) for host in alice.testbed.cluster.workers)
+
+
 def test_an_allocation_that_others_cancel_is_said_to_be(alice: User) -> None:
     run = alice.count(4000)
     run.wait_for("attempt 0")
@@ -157,8 +187,9 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(alice: User) -> None:
     "tests/local/test_slurm_agents.py::test_the_warning_before_the_time_limit_is_its_own_cause",
     "tests/cluster/test_slurm.py::test_a_requeued_job_goes_on_from_its_checkpoint",
 )
-def test_a_job_longer_than_its_limit_ends_trained(alice: User) -> None:
-    run = alice.count(260, "", "--set", "profile.time=1m")  # 65 s of work
+@pytest.mark.parametrize("profile", ["", "sbatch: {signal: USR1@30}\n"], ids=["USR2", "USR1"])
+def test_a_job_longer_than_its_limit_ends_trained(alice: User, profile: str) -> None:
+    run = alice.count(260, profile, "--set", "profile.time=1m")  # 65 s of work
     state = run.end()
     assert state["state"] == "succeeded", state["verdict"]
     assert state["restarts"] >= 1

@@ -142,6 +142,19 @@ def test_a_point_is_requeued_alone_and_a_sweep_cancelled_and_waited_for(alice: U
 
 
 @pytest.mark.full(
+    "tests/unit/backends/slurm/test_backend.py::test_a_task_of_an_array_that_slurm_has_forgotten_is_named_so",
+)
+def test_a_waiting_point_that_others_cancel_has_ended_and_is_not_blamed_on_memory(alice: User) -> None:
+    one = PROFILE.replace("nodes: 3", "nodes: 1") + "sbatch: {begin: now+1hour}\n"
+    sweep = submit(alice, "command: [hostname]\n", one, "--sweep", "job.env.POINT=0,1,2")
+    array = array_of(alice, sweep)
+    alice.testbed.output("ctl", "scancel", f"{array}_1")
+    verdict = Run(alice, f"{sweep}.1").end()["verdict"]
+    assert re.match(rf"Slurm job {array}_1: (it was cancelled|Slurm does not know it any more)", verdict["reason"])
+    assert alice.orch("cancel", sweep).code == 0
+
+
+@pytest.mark.full(
     "tests/cluster/test_slurm_sweeps.py::test_a_sweep_is_one_array",
 )
 def test_a_job_waits_in_the_queue_for_another(alice: User) -> None:

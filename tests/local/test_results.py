@@ -302,7 +302,7 @@ def test_a_supervisor_killed_between_is_followed_by_one_that_tells(
 
 def supervisor_of(orch: Orch) -> Process:
     """The process that holds this state folder's supervisor lock, as the kernel tells."""
-    lock = orch.home / "supervisor.lock"
+    lock = orch.home / f"supervisor.{os.uname().nodename}.lock"
     wait_until(lock.exists, "the supervisor's lock")
     inode = lock.stat().st_ino
 

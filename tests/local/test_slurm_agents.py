@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -97,7 +98,10 @@ while number == 0:
 class Job:
     """A job of two nodes, both on this machine, that is started again by hand."""
 
-    def __init__(self, folder: Path, text: str = PROGRAM, *args: str, timeouts: int | None = 0, **env: str) -> None:
+    def __init__(
+        self, folder: Path, text: str = PROGRAM, *args: str, timeouts: int | None = 0, shell: str = "", **env: str
+    ) -> None:
+        program = Program("command", "bash", ("-c", shell)) if shell else Program("script", "train.py", args)
         self.folder, self.agents = folder, list[subprocess.Popen[bytes]]()
         for name in ("slurm", "checkpoints", "code"):
             (folder / name).mkdir(parents=True)
@@ -106,7 +110,7 @@ class Job:
         write_baseline(str(folder / "code"), baseline(str(folder / "code")))
         common = NodeTask(
             run_id=folder.name, node_rank=0, nnodes=2, hosts=("slurm node 0", "slurm node 1"), nproc=1,
-            run_dir=str(folder), code_dir=str(folder / "code"), program=Program("script", "train.py", args),
+            run_dir=str(folder), code_dir=str(folder / "code"), program=program,
             launcher="exec", backend="gloo", python=sys.executable, leader_addrs=(), port_range=GANG_PORT_RANGE,
             credentials=CREDENTIALS,
             env=env, checkpoint_dir=str(folder / "checkpoints"), join_timeout=120.0, grace=30.0,
@@ -243,6 +247,29 @@ def test_the_warning_before_the_time_limit_is_its_own_cause(make: Any) -> None:
         agent.send_signal(signal.SIGUSR2)
     assert job.codes() == [EXIT_REQUEUE, EXIT_REQUEUE]
     assert job.word(0) is None  # its budget is nought: the run ends
+
+
+@pytest.mark.parametrize(
+    ("shell", "codes", "exits"),
+    [
+        ("", [EXIT_REQUEUE] * 2, (95, None)),  # it has a handler for TERM only
+        ("echo ready; sleep 600", [EXIT_REQUEUE] * 2, (None, "SIGTERM")),  # it has none
+        ("trap 'sleep 2; exit 0' USR1; echo ready; while :; do sleep 0.1; done", [0, 0], (0, None)),
+        ("trap 'sleep 2; exit 7' 10; echo ready; while :; do sleep 0.1; done", [1, 1], (7, None)),
+    ],
+)
+def test_usr1_is_as_usr2_unless_the_program_handles_it(make: Any, shell: str, codes: list[int], exits: Any) -> None:
+    job = make(SAVES="1", timeouts=None, shell=shell)
+    job.start(0)
+    job.wait_for_rank(0)
+    everybody = [process.pid for process in marked(job.folder.name)]
+    for pid in [*everybody, *(agent.pid for agent in job.agents)]:
+        with contextlib.suppress(ProcessLookupError):  # the shell's trap has ended it
+            os.kill(pid, signal.SIGUSR1)
+    assert job.codes() == codes, job.logs()
+    ends = [event for node in range(2) for event in job.events("rank_exit", node)]
+    assert exits in [(event.get("code"), event.get("signal")) for event in ends]
+    assert ((job.word(0) or {}).get("cause") == "timeout") == (codes[0] == EXIT_REQUEUE and not shell)
 
 
 @pytest.mark.parametrize("saves", [{"SAVES": "1"}, {}], ids=["saves", "saves nothing"])

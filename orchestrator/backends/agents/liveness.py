@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from orchestrator.backends.agents.handle import Handle, read_handle
 from orchestrator.backends.settings import Host
@@ -13,6 +13,7 @@ from orchestrator.outcome.restart import pending_start
 from orchestrator.outcome.unreachable import counted_out
 from orchestrator.outcome.verdict import Unreachable
 from orchestrator.protocol.events import read_events
+from orchestrator.runs.claims import here
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, read_lines
 
@@ -26,6 +27,7 @@ class Seen:
     alive: bool | None  # None: unknown
     unreachable_since: float | None = None
     why: str = ""
+    by: str = field(default_factory=here)  # the machine that made the observation
 
     def after(self, before: Seen | None) -> Seen:
         """Return this observation. If the machine was already unreachable in the earlier observation `before`, take
@@ -47,7 +49,7 @@ class Seen:
         """Write the observation into the run's folder."""
         run.node(node).mkdir(parents=True, exist_ok=True)
         values = {"start": self.start, "machine": self.host.to_json(), "alive": self.alive}
-        run.write(_name(node), {**values, "away": self.unreachable_since, "why": self.why})
+        run.write(_name(node), {**values, "away": self.unreachable_since, "why": self.why, "by": self.by})
 
 
 def last_seen(run: RunDir, node: int) -> Seen | None:
@@ -59,7 +61,8 @@ def last_seen(run: RunDir, node: int) -> Seen | None:
         if data is None:
             return None
         since = data["away"] if isinstance(data["away"], float) else None
-        return Seen(data["start"], Host.from_json(data["machine"]), data["alive"], since, data["why"])
+        host, by = Host.from_json(data["machine"]), str(data.get("by", ""))
+        return Seen(data["start"], host, data["alive"], since, data["why"], by)
     except (StoreError, KeyError, TypeError):
         return None
 

@@ -161,6 +161,13 @@ class AgentsOverSsh(Agents):
                 self._watchers[run.run_id] = AgentsWatcher(run, self.pool)
             return self._watchers[run.run_id]
 
+    def let_go(self, run: RunDir) -> None:
+        """Stop the threads that copy the run's files."""
+        with self._lock:
+            watcher = self._watchers.pop(run.run_id, None)
+        if watcher is not None:
+            watcher.stop()
+
     def wait(self, run: RunDir, timeout: float) -> None:
         """Wait until a file that the watcher's threads copy has changed, for `timeout` seconds at most."""
         if read_handle(run) is None:  # the submit may still be pulling an image
@@ -233,10 +240,7 @@ class AgentsOverSsh(Agents):
         from orchestrator.backends.mirror.watching import finish, nodes_ended
 
         lost = self.unreachable(run) - nodes_ended(run)
-        with self._lock:
-            watcher = self._watchers.pop(run.run_id, None)
-        if watcher is not None:
-            watcher.stop()
+        self.let_go(run)
         patience = AgentsSettings.of(run.record().profile).node_wait
         finish(run, sources(run, self.pool), lost, former_sources(run, self.pool), patience)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from orchestrator.backends.agents.handle import SECRETS, read_handle
-from orchestrator.backends.agents.liveness import unreachable_nodes
+from orchestrator.backends.agents.liveness import seen_now
 from orchestrator.backends.agents.reachability import cut_off
 from orchestrator.backends.agents.start import Start
 from orchestrator.backends.hosts import MachinesError, all_of, on_all
@@ -25,6 +26,8 @@ from orchestrator.outcome.restart import Relaunch, budget_left
 from orchestrator.protocol.events import GoingOnWithout, Replaced, SubmitFailed, WaitingForHosts, of
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.task import NodeTask, apart
+from orchestrator.runs import claims
+from orchestrator.runs.start_lock import being_started
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.credentials import credentials_for, with_credentials
 from orchestrator.transport.in_job import ended, is_over
@@ -58,7 +61,11 @@ def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
         hosts = {node: by_plan_node[plan_node] for node, plan_node in enumerate(order)}
         tasks = _tasks(run, planned, settings, again, order, hosts)
         try:
-            Start(pool, run, settings, hosts).begin(tasks, tuple(order))
+            with being_started(run):  # another machine may have taken the run, and started its agents
+                now = read_handle(run)
+                if not claims.is_ours(run) or (now and now.start >= again.start and now.state.final):
+                    return False
+                Start(pool, run, settings, hosts).begin(tasks, tuple(order))
         except MachinesError as error:
             refused |= {hosts[node]: each for node, each in error.by_number.items()}
         else:
@@ -84,7 +91,8 @@ def hosts_for_start(
     handle = read_handle(run)
     assert handle is not None
     hosts = handle.hosts_of_plan(settings)
-    known = {handle.plan_nodes[node] for node in unreachable_nodes(run)}
+    seen = {node: each for node, each in seen_now(run, handle).items() if each.by == claims.here()}
+    known = {handle.plan_nodes[node] for node, each in seen.items() if each.unreachable_since is not None}
     lost = {number: BackendError(f"{hosts[number].name}: out of reach", transient=True) for number in known}
     lost |= {number: refused[host] for number, host in hosts.items() if host in refused}
     lost |= on_all(check, {number: host for number, host in hosts.items() if number not in lost})[1]
@@ -123,7 +131,8 @@ def hosts_for_start(
             reasons = tuple(names[name] for name in sorted(names))
             run.append_event(GoingOnWithout(again.start, tuple(sorted(names)), nodes=left, of=len(hosts), why=reasons))
         return {number: host for number, host in hosts.items() if number not in lost}
-    _wait_for(run, again, names, settings.node_wait)
+    is_blind = claims.is_away(run) and len(lost) == len(hosts)  # another machine may reach them
+    _wait_for(run, again, names, math.inf if is_blind else settings.node_wait)
     return None
 
 

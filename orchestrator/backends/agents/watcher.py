@@ -19,6 +19,7 @@ from orchestrator.backends.settings import AgentsSettings, Host, remote_folder, 
 from orchestrator.errors import BackendError, JobOverError
 from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.events import StartProblem, SubmitFailed
+from orchestrator.runs import claims
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.machine import Machines
 
@@ -52,7 +53,7 @@ class AgentsWatcher(RunWatcher):
             if not relaunch(self.run, self.pool, again):
                 self.ended.wait(WAITING_PAUSE)
         except BackendError as error:
-            event = StartProblem if error.transient else SubmitFailed
+            event = StartProblem if error.transient or claims.is_away(self.run) else SubmitFailed
             self.run.append_event(event(error.message))
             self.ended.wait(LONGEST_PAUSE)
 

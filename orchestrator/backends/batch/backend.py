@@ -276,6 +276,13 @@ class Batch(Backend):
                 self._watchers[run.run_id] = watch(run, site)
             return self._watchers[run.run_id]
 
+    def let_go(self, run: RunDir) -> None:
+        """Stop the threads that copy the run's files."""
+        with self._lock:
+            watcher = self._watchers.pop(run.run_id, None)
+        if watcher is not None:
+            watcher.stop()
+
     def _phase_in_queue(self, site: Site, run: RunDir) -> str | None:
         """Record the scheduler's report on a job that has never begun, and return the job's phase; None if the job has
         begun.
@@ -360,17 +367,15 @@ class Batch(Backend):
 
     def collect(self, run: RunDir) -> None:
         """Copy the files that are only on the login node, then remove the run's folder on the login node."""
-        with self._lock:
-            watcher = self._watchers.pop(run.run_id, None)
-        if watcher is not None:
-            watcher.stop()
+        is_watched = run.run_id in self._watchers
+        self.let_go(run)
         if not self.is_remote or not run.has_begun:
             return
         from orchestrator.backends.mirror.watching import finish
 
         site = self.site_of(run)
         job.wait_for_end(site, run)  # its batch shell outlives the agents by a moment
-        if watcher is None and not self._job_has_begun(site, run):
+        if not is_watched and not self._job_has_begun(site, run):
             site.machine().call("remove", run_dir=remote_folder(run), run_id=run.run_id)
         else:
             finish(run, self.sources(run))

@@ -205,15 +205,15 @@ def may_be_requeued(site: Site, run: RunDir) -> bool:
 
 
 def cancel(site: Site, run: RunDir) -> None:
-    """Send TERM to the agents, which then read the recorded cancel. If the job still waits, take it out of the
-    queue.
+    """Send TERM to the agents, which then read the recorded cancel. If the job waits, or its processes can't act on a
+    signal because the scheduler has suspended them, end the job.
     """
     phase, job = job_of(site, run)
-    if job is not None and phase == "waiting":
+    if job is not None and job.takes_signals:
+        site.cancel(site.scheduler.cancel(job.job_id, "TERM"), job.job_id)
+    elif job is not None and phase != "ended":
         site.cancel(site.scheduler.cancel(job.job_id), job.job_id)
         site.queue(fresh=True)  # so that the user's command need not wait for the next query
-    elif job is not None and phase == "active":
-        site.cancel(site.scheduler.cancel(job.job_id, "TERM"), job.job_id)
 
 
 def cancel_waiting(site: Site, runs: Sequence[RunDir]) -> None:
@@ -235,7 +235,6 @@ def end(site: Site, run: RunDir) -> list[NodeProof]:
     left = ""
     if job is not None and phase in ("waiting", "active") and not _goes_by_itself(run, phase):
         try:
-            site.cancel(site.scheduler.cancel(job.job_id, "KILL"), job.job_id)
             site.cancel(site.scheduler.cancel(job.job_id), job.job_id)
             phase, job = wait_for_end(site, run)
         except BackendError as error:  # the server answered before, but not now

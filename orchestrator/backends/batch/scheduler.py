@@ -70,6 +70,11 @@ class Job(ABC):
         return False
 
     @property
+    def takes_signals(self) -> bool:
+        """Return True if the scheduler can send a signal to the job's processes, and they can act on it."""
+        return self.phase == "active" and not self.is_suspended
+
+    @property
     def is_deferred(self) -> bool:
         """Return True if the job waits for a start time. A requeued job waits in this way."""
         return False
@@ -342,7 +347,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
-        """Return the command that ends a job. With a signal (TERM, KILL), return the command that only sends the
+        """Return the command that ends a job. With a signal (TERM), return the command that only sends the
         signal.
 
         Return () if no command can send the signal. The job then has to look for the recorded cancel itself.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.schedulers import SCHEDULERS
+from orchestrator.protocol.schedulers import SCHEDULERS, WARNING_NAMES
 
 if TYPE_CHECKING:  # a look at runs must not wait for pydantic
     from orchestrator.backends.batch.scheduler import Array
@@ -64,7 +64,7 @@ def job_script(words: Words, launch: LaunchPlan, array: Array | None) -> str:
             f'while [ -e "$run/{folder}/batch.$job.$start.log" ]; do start=$((start + 1)); done',
             f'exec >"$run/{folder}/batch.$job.$start.log" 2>&1 </dev/null',
             *([lay_line(launch, array, '"$run"')] if array else []),
-            "trap '' USR1 USR2 # warnings, which would end the shell; node 0's agent gets them as TERM",
+            f"trap '' {' '.join(WARNING_NAMES)} # they would end the shell; node 0's agent gets them as TERM",
             f'{shlex.quote(python)} "$run/node.pyz" job {words.kind} "$run" "$job" "$start" {limit}',
             "code=$?",
             f'if [ "$code" = {EXIT_REQUEUE} ]; then',

@@ -208,7 +208,7 @@ class Site:
         if query is not None and shown is not None and shown.code == 0 and (job := query.parse(shown.out)) is not None:
             is_known = job.is_named(name)
             found = job if is_known else seen
-        elif shown is not None and self.scheduler.is_unknown(shown.err):
+        elif shown is not None and self.scheduler.is_unknown(f"{shown.err}\n{shown.out}"):
             is_known = False
         elif seen is None and shown is not None and self.scheduler.is_unreachable(shown.err):
             raise BackendError(first_line(shown.err), transient=True)

@@ -93,7 +93,8 @@ class Waiting:
             elif max(abs(each.age) for each in mine) > tickets.RENEW_SECONDS:
                 self.renew()
         except BackendError as error:
-            why = f"its turn can't come, its place in the queue is kept: {error.message}"
+            said = "; ".join(error.message.splitlines())  # a line for each host
+            why = f"its turn can't come, its place in the queue is kept: {said}"
             self._record({**(awaited_places(self.run) or {}), "why": why})
             raise
         hosts = self.hosts

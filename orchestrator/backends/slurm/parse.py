@@ -75,6 +75,8 @@ REASONS: Final = (
     (r"Cleaning|RaisedSignal.*|NonZeroExitCode|SystemFailure|JobLaunchFailure", "its last start is being tidied up"),
     (r"Prolog", "the nodes are being prepared for it"),
 )  # fmt: skip
+# The words of all programs, and those of scontrol about a task of an array, in each Slurm from 20.02 to 26.05.
+UNKNOWN: Final = re.compile(r"Invalid job id|^Job \d+(_\d+)? not found", re.IGNORECASE | re.MULTILINE)
 UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes", "Connection refused",
                       "Connection timed out", "Transport endpoint", "configuration source")  # fmt: skip
 UNANSWERED: Final = ("Socket timed out", "Zero Bytes")  # the request was sent, so the job may be queued
@@ -116,6 +118,11 @@ class JobLine(Job):
     @property
     def is_suspended(self) -> bool:
         return self.state in ("SUSPENDED", "STOPPED")
+
+    @property
+    def takes_signals(self) -> bool:
+        # In any other state, Slurm refuses a signal for now, and scancel repeats the request for more than a minute.
+        return self.state == "RUNNING"
 
     @property
     def is_deferred(self) -> bool:

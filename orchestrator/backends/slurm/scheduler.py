@@ -75,7 +75,7 @@ class Slurm(Scheduler, kind="slurm"):
     # -- what an error message means
 
     def is_unknown(self, said: str) -> bool:
-        return "Invalid job id" in said
+        return parse.UNKNOWN.search(said) is not None
 
     def is_unreachable(self, said: str) -> bool:
         return parse.is_unreachable(said)
@@ -84,7 +84,8 @@ class Slurm(Scheduler, kind="slurm"):
         return parse.is_unanswered(said)
 
     def is_over(self, said: str) -> bool:
-        return "Invalid job id" in said or "already completing" in said
+        # About a job that has ended, scancel prints nothing.
+        return not said.strip() or self.is_unknown(said) or "already completing" in said
 
     def refusal(self, said: str, launch: LaunchPlan, site: Site) -> BackendError:
         from orchestrator.backends.slurm import partitions

@@ -12,7 +12,7 @@ from orchestrator.backends.batch.script import lay_line, stays_ended
 from orchestrator.backends.slurm.parse import COMMENT
 from orchestrator.backends.slurm.settings import settings_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.schedulers import BATCH_PID, SCHEDULERS, warning
+from orchestrator.protocol.schedulers import BATCH_PID, SCHEDULERS, WARNING_NAMES, warning
 from orchestrator.specs.sbatch_options import gpus_in
 
 if TYPE_CHECKING:  # a look at runs must not wait for pydantic
@@ -167,7 +167,7 @@ def batch_file_step(launch: LaunchPlan, batch: BatchFile) -> str:
             f"rm -f {pid}  # of the start before a requeue",
             f'{words} "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" {limit} &',
             "agent=$!",
-            f"trap : {' '.join(name for name in ('TERM', 'USR1', 'USR2') if name != number)}",
+            f"trap : {' '.join(name for name in ('TERM', *WARNING_NAMES) if name != number)}",
             *to_program,
             "# a signal ends the wait, but not the agent",
             'while wait "$agent"; code=$?; [ "$code" -gt 128 ] && kill -0 "$agent" 2>/dev/null; do :; done',

@@ -42,7 +42,6 @@ from orchestrator.node.system.host import (
 from orchestrator.node.system.orphans import adopt_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
 from orchestrator.node.system.shortages import shortage
-from orchestrator.node.system.signals import STOP_SIGNALS
 from orchestrator.node.system.threads import in_thread, keep_a_thread
 from orchestrator.outcome import rules
 from orchestrator.outcome.rule import Rule
@@ -55,6 +54,7 @@ from orchestrator.protocol.layout import lost_file, node_folder, output_folder
 from orchestrator.protocol.places.devices import GIVEN, words_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json, read_object
+from orchestrator.protocol.schedulers import STOP_SIGNALS
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 from orchestrator.protocol.typed import DamagedError, Handlers, read
 
@@ -279,7 +279,10 @@ class Agent:
         await self._fail(f"node {self.task.node_rank} lost node 0: {reason}")
 
     async def _receive_signal(self, name: str) -> None:
+        """Stop all ranks. Only SIGUSR1, which orch itself never asks for, is left to ranks that handle it."""
         cancel = self._cancelled()
+        if name == "SIGUSR1" and cancel is None and self.ranks.handle(signal.SIGUSR1):
+            return
         self.events.write(events.SignalReceived(name, cancel is not None))
         self.ranks.signal = name
         if self.channel is None:

@@ -27,13 +27,12 @@ from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, read_json, read_regular
-from orchestrator.protocol.schedulers import SCHEDULERS, warning
+from orchestrator.protocol.schedulers import SCHEDULERS, STOP_SIGNALS, warning
 from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 2.0
 LEAVING_SECONDS = 30.0  # the time for the other agents to end after node 0's agent
-STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)  # Grid Engine warns by USR1 and USR2
-WATCHED = {signal.SIGCHLD, *STOPS}
+WATCHED = {signal.SIGCHLD, *STOP_SIGNALS}
 
 
 @dataclass
@@ -188,6 +187,6 @@ def _watch(agents: JobAgents, place: Place, run_dir: str, patience: float) -> No
             is_told = True
             agents.stop_leader(signal.SIGTERM)
         got = signal.sigtimedwait(WATCHED, max(0.0, min(LOOK_SECONDS, warn_at - now)))
-        if got is not None and got.si_signo in STOPS:
+        if got is not None and got.si_signo in STOP_SIGNALS:
             print(f"orch: the scheduler sent signal {got.si_signo}", file=sys.stderr, flush=True)
             agents.stop_leader(signal.SIGTERM)

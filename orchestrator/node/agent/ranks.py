@@ -35,7 +35,7 @@ from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import end_marked, is_stopped, state_of
 from orchestrator.node.system.setup_lines import setup_failure
 from orchestrator.node.system.shortages import shortage
-from orchestrator.node.system.signals import name_of
+from orchestrator.node.system.signals import is_handled, name_of
 from orchestrator.node.system.threads import in_thread
 from orchestrator.outcome import rules
 from orchestrator.outcome.ends import LOST_LAUNCHER, was_stopped
@@ -200,6 +200,13 @@ class Ranks:
             self.told_to_stop = True
             self.launcher.send(order)
             self.stop_deadline = time.monotonic() + order.grace + KILL_MARGIN
+
+    def handle(self, number: int) -> bool:
+        """Return True if every rank of this node has a handler of its own for a signal. The handlers of ranks in a
+        container are not known, because their process ids are valid only there.
+        """
+        pids = self.started.pids.values() if self.started.attempt == self.attempt else ()
+        return bool(pids) and not self.launcher.container and all(is_handled(pid, number) for pid in pids)
 
     def watch_start(self, sample: Sample) -> None:
         """Report to the leader if no rank of node 0 has computed for a minute, or if a rank computes again."""

@@ -35,7 +35,7 @@ from orchestrator.node.system.host import network_here
 from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
-from orchestrator.node.system.signals import STOP_SIGNALS, held_back, let_through, name_of
+from orchestrator.node.system.signals import held_back, let_through, name_of
 from orchestrator.node.system.sockets import listen, port_of, reserve
 from orchestrator.outcome.ends import last_words
 from orchestrator.protocol import messages
@@ -44,6 +44,7 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.masking import masker, secret_values
 from orchestrator.protocol.places.devices import numbered
+from orchestrator.protocol.schedulers import STOP_SIGNALS
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers, converted, read
 

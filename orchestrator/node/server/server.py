@@ -57,9 +57,9 @@ def stay() -> int:
     signals, so that the agents' last files can still be copied.
     """
     from orchestrator.node.system.orphans import adopt_orphans
-    from orchestrator.node.system.signals import NOTICES
+    from orchestrator.protocol.schedulers import STOP_SIGNALS
 
-    for number in NOTICES:
+    for number in (*STOP_SIGNALS, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # programs that the server starts would inherit SIG_IGN
     adopt_orphans()
     if os.fork() == 0:

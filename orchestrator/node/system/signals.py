@@ -1,6 +1,5 @@
-"""The signals by which a scheduler stops the processes of its job. Every process of the job gets them.
-
-A process of orch blocks these signals until it has installed its handlers.
+"""Blocks the signals by which a scheduler stops a job until a process has installed its handlers, and finds processes
+that have handlers of their own.
 """
 
 from __future__ import annotations
@@ -9,12 +8,8 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
-"""The signals upon which an agent stops. orch itself sends SIGXCPU to node 0's agent when the time limit of a job of
-Grid Engine or PBS is near, because Grid Engine sends SIGUSR2 before every end of a job.
-"""
-NOTICES = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGHUP)
-"""The signals by which schedulers announce the end or the suspension of a job."""
+from orchestrator.node.system.processes import descendants, state_of, status_of
+from orchestrator.protocol.schedulers import STOP_SIGNALS
 
 
 def name_of(number: int) -> str:
@@ -44,3 +39,13 @@ def hold_back_for_good() -> None:
 def let_through() -> None:
     """Unblock the stop signals. Signals that were sent while they were blocked arrive now."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def is_handled(pid: int, number: int) -> bool:
+    """Return True if a process, or one that it has started, has a handler of its own for this signal. A process that
+    has ended counts as one that has handled the signal.
+    """
+    if state_of(pid) in ("?", "Z"):
+        return True
+    pids = (pid, *(process.pid for process in descendants(pid)))
+    return any(int(status_of(each, "SigCgt") or "0", 16) >> (number - 1) & 1 for each in pids)

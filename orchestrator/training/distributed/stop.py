@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from orchestrator.protocol.schedulers import WARNINGS
+
 CHECK_SECONDS = 0.5
 """Seconds between two agreements of the ranks. An agreement takes 0.2 to 0.6 ms, which is too long for each step."""
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+STOP_SIGNALS = (signal.SIGTERM, *WARNINGS)
 
 _received: list[int] = []
 
@@ -28,12 +30,12 @@ def _on_signal(signum: int, _frame: FrameType | None) -> None:
 
 
 def install() -> bool:
-    """Catch SIGTERM and SIGUSR2 from now on. Return False outside of the main thread, because Python allows handlers
-    only in the main thread.
+    """Catch SIGTERM, SIGUSR1 and SIGUSR2 from now on. Return False outside of the main thread, because Python allows
+    handlers only in the main thread.
 
     If a signal is ignored, it stays ignored, because the process that started this one converts that signal to SIGTERM.
     Worker processes with an interpreter of their own inherit ignored signals but no handlers, so an ignored signal does
-    not end them. When the process exits, both signals are ignored. A scheduler and orch may both send SIGTERM, some
+    not end them. When the process exits, these signals are ignored. A scheduler and orch may both send SIGTERM, some
     milliseconds apart. Python restores the default action early in its exit, so the second SIGTERM would replace the
     exit code.
     """

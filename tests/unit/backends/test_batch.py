@@ -150,7 +150,7 @@ def test_a_job_is_queued_seen_and_ended(site: Site) -> None:
     site.backend.cancel([site.run])
     assert site.ran[-1] == ["tdel", "TERM", "7"]
     assert [proof.is_clean for proof in site.backend.clean_up(site.run)] == [True] * 3
-    assert ["tdel", "KILL", "7"] in site.ran
+    assert site.ran.count(["tdel", "7"]) == 1
     assert site.backend.look(site.run).alive == dict.fromkeys(range(3), False)
 
 

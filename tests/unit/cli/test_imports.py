@@ -121,7 +121,7 @@ SUBMIT_DOES_WITHOUT = (
     "orchestrator.runs.reducer",
     "orchestrator.cli.follow", "orchestrator.supervisor.queue", "orchestrator.backends.environments",
 )  # fmt: skip
-OF_STATUS, OF_SUBMIT = 72, 136  # modules of ours, packages as well; a larger number is a longer wait
+OF_STATUS, OF_SUBMIT = 73, 137  # modules of ours, packages as well; a larger number is a longer wait
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.base import NodeProof
+from orchestrator.backends.base import NodeProof, Sight
 from orchestrator.errors import BackendError
 from orchestrator.node.system.processes import MARK, mark
 from orchestrator.operations import runs
@@ -73,3 +73,28 @@ def test_a_run_whose_folder_the_program_has_deleted_leaves_no_process(tmp_path: 
     assert (done.said, [proof.survivors for proof in done.proofs]) == (
         "gone-111111 has lost its record; its processes on this machine were ended", [()]
     )  # fmt: skip
+
+
+def test_a_run_of_which_nothing_is_left_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor sees a moment later that the killed agents are gone, and then writes the verdict."""
+
+    class Cleaning:
+        def look(self, _: object) -> Sight:
+            return Sight()
+
+        def clean_up(self, _: object) -> list[NodeProof]:
+            return [NodeProof(0, "n1", 1)]
+
+    run = create_run(tmp_path, "slow-111111", {"name": "slow", "kind": "ssh", "nnodes": 1, "hosts": ["n1"]})
+    waits: list[float] = []
+
+    def wait(_: object, timeout: float) -> None:
+        waits.append(timeout)
+        if len(waits) == 2:
+            run.write("verdict.json", {**Verdict(Outcome.CANCELLED).to_json(), "ended": 2.0})
+
+    monkeypatch.setattr(runs, "backend_for", lambda _: Cleaning())
+    monkeypatch.setattr(runs, "reconcile", lambda *_: None)
+    monkeypatch.setattr(runs, "wait", wait)
+    done = runs._ended(tmp_path, run, None, now=True, is_begun=True)
+    assert (done.state.is_final, done.is_proven) == (True, True)

@@ -36,7 +36,7 @@ def test_all_that_is_written_is_read() -> None:
         "r-234567", "r", "lab", "slurm-login", 1000, 2, ("n0", "n1"), None, 12.5,
         WRITTEN["job"], WRITTEN["profile"], "/j.yaml", "/p.yaml", "/code", ("A=",), True,
         Dependency("b-333333", succeeds=True), SweepPoint("s-444444", 3, {"lr": "0.1"}, 2), None, "0.4.0", "3.11.7",
-        scheduler="Slurm", is_remote=True,
+        scheduler="Slurm", is_remote=True, home="a",
     )  # fmt: skip
     assert (record.retry, record.secrets, record.login) == ({"infra": 3, "preempted": None}, ("KEY",), "me@login")
     assert record.notify == (NotifyEntry(("hung",), ("x",)),)

@@ -49,6 +49,18 @@ def test_an_option_that_is_newer_than_orch_is_left_to_the_clusters_sbatch() -> N
     ]
 
 
+@pytest.mark.parametrize("value", ["USR1@75", "SIGUSR1", "R:USR2@300", "10@60", 12, "TERM@120", "usr1@9", False])
+def test_a_signal_on_which_orch_acts_may_be_asked_for(value: str | int | bool) -> None:
+    assert known_options({"signal": value}) == {"signal": value}
+
+
+@pytest.mark.parametrize("value", ["HUP@60", "B:USR1@60", "KILL", "RTMIN", "1@60", True, "USR1@"])
+def test_no_other_signal_may_be_asked_for(value: str | int | bool) -> None:
+    words = f"'signal: {value}' is not valid; expected TERM, INT, USR1, USR2, XCPU or R: before one of these"
+    with pytest.raises(ValidationError, match=re.escape(words)):
+        valid_profile({"name": "p", "kind": "slurm", "sbatch": {"signal": value}})
+
+
 def test_an_expedited_requeue_may_be_asked_for() -> None:
     assert known_options({"requeue": "expedite"}) == {"requeue": "expedite"}
 

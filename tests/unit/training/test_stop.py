@@ -22,7 +22,7 @@ sys.exit(95)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_second_signal_does_not_replace_the_exit_code(number: signal.Signals) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM.format(number=int(number))], check=False)
     assert done.returncode == 95

@@ -12,11 +12,13 @@ import gc
 import io
 import os
 import random
+import re
 import signal
 import sys
 import threading
 import traceback
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from typing import Any
@@ -25,9 +27,12 @@ from orchestrator.node.launcher.rank.error_file import note_end, write_error
 from orchestrator.node.launcher.rank.exec_hook import files_of, with_hook
 from orchestrator.node.launcher.rank.setup import set_up
 from orchestrator.node.system.private import as_orch, give_back_umask
-from orchestrator.protocol.reading import open_own
+from orchestrator.protocol.reading import open_own, read_part
+from orchestrator.protocol.schedulers import WARNINGS
 
 PR_SET_PDEATHSIG = 1
+SHELL = re.compile(r"(\S*/)?(ba|da|k|z|a)?sh")
+MOST_SCRIPT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -82,9 +87,10 @@ def become_rank(start: RankStart, output: int, parent: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # this line and the next restore Python's own defaults
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    # A scheduler sends SIGUSR2 to every process before the time limit, and the agent then sends SIGTERM to the ranks.
-    # Child processes of the rank ignore SIGUSR2 too.
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    # A scheduler sends these signals to every process before the time limit, and the agent then sends SIGTERM to the
+    # ranks. Child processes of the rank ignore them too.
+    for number in WARNINGS:
+        signal.signal(number, signal.SIG_IGN)
     give_back_umask()
     for name, value in start.defaults.items():
         os.environ.setdefault(name, value)
@@ -142,7 +148,7 @@ def _run_program(start: RankStart) -> int:
 
 def _exec(start: RankStart) -> int:
     assert start.argv is not None
-    for number in (signal.SIGINT, signal.SIGPIPE, *([signal.SIGUSR2] if start.hears_all else [])):
+    for number in (signal.SIGINT, signal.SIGPIPE, *(WARNINGS if start.hears_all else trapped(start.argv))):
         signal.signal(number, signal.SIG_DFL)
     environment = with_hook(os.environ, start.archive, start.setup) if start.archive else os.environ
     try:
@@ -151,6 +157,27 @@ def _exec(start: RankStart) -> int:
         code = 127 if isinstance(error, FileNotFoundError) else 126
         print(f"orch: can't start {start.argv[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
         return code
+
+
+def trapped(argv: Sequence[str]) -> list[signal.Signals]:
+    """Return those of the warnings for which a shell's program may have a trap. A shell can't trap a signal that was
+    ignored when the shell started. Every other program can handle such a signal.
+    """
+    texts = [_text(word) or word for word in argv[1:]]
+    if not SHELL.fullmatch(argv[0]):
+        script = _text(argv[0])
+        first = script.partition("\n")[0].removeprefix("#!").split() if script.startswith("#!") else []
+        texts = [script] if any(SHELL.fullmatch(word) for word in first) else []
+    said = "\n".join(text for text in texts if "trap" in text)
+    return [each for each in WARNINGS if re.search(rf"\b((SIG)?{each.name[3:]}|{int(each)})\b", said)]
+
+
+def _text(path: str) -> str:
+    """Return the beginning of an ordinary file; "" if the word names no file."""
+    try:
+        return read_part(path, 0, MOST_SCRIPT).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""
 
 
 def _run_as_main(start: RankStart) -> None:

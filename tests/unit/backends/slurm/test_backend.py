@@ -223,6 +223,41 @@ def test_a_job_that_the_controller_has_lost_is_over_whatever_the_accounting_says
     assert site.calls() == ["squeue", "scontrol", "sacct"]
 
 
+@pytest.mark.parametrize("stream", ["", ">&2"])  # Slurm 26.05 prints it to the error output
+def test_a_task_of_an_array_that_slurm_has_forgotten_is_named_so(site: Site, stream: str) -> None:
+    sweep = RunDir(site.run.root / "sweeps" / "r-abc234")
+    sweep.path.mkdir(parents=True)
+    sweep.write("handle.json", {"state": "submitted", "job": "17"})
+    point = create_run(site.run.root, "r-abc234.2", {"nnodes": 1, "kind": "slurm"})
+    point.write("handle.json", {"state": "submitted", "array": str(sweep.path)})
+    site.queue("17_1|RUNNING|None|N/A|n1|r-abc234")
+    (site.bin / "scontrol").write_text(f"#!/bin/sh\necho 'Job 17_2 not found' {stream}\nexit 1\n")
+    site.program("sacct", "Slurm accounting storage is disabled", code=1)
+    found = site.backend.scheduler_status(point)
+    assert (found.phase, found.outcome, found.cause) == ("ended", "failed", "infra")
+    assert found.reason.startswith("Slurm job 17_2: Slurm does not know it any more, and has no record of its end")
+
+
+@pytest.mark.parametrize(
+    ("state", "signal"),
+    [("RUNNING", "--signal=TERM "), *((each, "") for each in ("SUSPENDED", "STOPPED", "PENDING", "COMPLETING",
+                                                                "CONFIGURING", "REQUEUE_HOLD", "SPECIAL_EXIT"))],
+)  # fmt: skip
+def test_only_a_running_job_is_sent_a_signal_before_it_is_cancelled(site: Site, state: str, signal: str) -> None:
+    """In other states `scancel --signal` repeats its request for more than a minute."""
+    site.program("scancel", "")
+    site.queue(f"17|{state}|None|N/A|n1|r-abc234")
+    site.backend.cancel([site.run])
+    sent = [line for line in (site.bin / "calls").read_text().splitlines() if line.startswith("scancel")]
+    assert sent == [f"scancel {signal}17"]
+
+
+def test_a_job_that_ends_while_it_is_cancelled_is_no_error(site: Site) -> None:
+    (site.bin / "scancel").write_text("#!/bin/sh\nexit 1\n")  # scancel says nothing about a job that has ended
+    site.queue("17|RUNNING|None|N/A|n1|r-abc234")
+    site.backend.cancel([site.run])
+
+
 def test_a_controller_that_went_away_between_two_questions_concludes_nothing(site: Site) -> None:
     site.queue()
     site.program("scontrol", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)
