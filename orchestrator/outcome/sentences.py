@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from orchestrator.outcome.ends import is_oom
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.quantities import size
 from orchestrator.protocol.rank_reports import Culprit, LeftEarly, RankEnd, RankError
@@ -30,6 +29,8 @@ def culprit_in_words(culprit: Culprit) -> str:
         return (
             f"rank {culprit.rank} {where} ended with {culprit.how} while it exited; the programs of all ranks had ended"
         )
+    from orchestrator.outcome.ends import is_oom  # commands that list runs rarely need it
+
     how, by_kernel = culprit.how, is_oom(culprit)
     if by_kernel and culprit.signal == "SIGKILL":
         how = "SIGKILL, from the kernel: its cgroup ran out of memory"

@@ -17,7 +17,6 @@ from orchestrator.backends.hosts import on_all, on_each
 from orchestrator.backends.settings import AgentsSettings
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.node.system.processes import is_alive, wait_gone
-from orchestrator.protocol.layout import lost_file
 from orchestrator.runs.dependencies import awaited_places
 from orchestrator.transport.machine import LocalMachine, Machine, Machines, OnlyHere
 
@@ -132,6 +131,7 @@ class Agents(Backend):
 
     def tell_losses(self, run: RunDir, nodes: Collection[int]) -> None:
         """Write the losses into a file on each machine that can be reached. The agents read it."""
+        from orchestrator.protocol.layout import lost_file
         from orchestrator.protocol.messages import Losses
         from orchestrator.protocol.typed import to_json
 
