@@ -4,9 +4,8 @@ module is imported at the first use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.base import Backend
 from orchestrator.errors import UsageError
@@ -19,11 +18,11 @@ _made: Final[dict[str, Backend]] = {}
 _making: Final = RLock()
 
 
-def kind_of(profile: Mapping[str, Any]) -> str:
+def kind_of(profile: AnyProfile) -> str:
     """Return the kind of a profile's runs: the profile's own kind, with `-login` added if a login node submits the
     jobs.
     """
-    return f"{profile['kind']}{LOGIN}" if profile.get("login") else str(profile["kind"])
+    return f"{profile.kind}{LOGIN}" if getattr(profile, "login", None) else profile.kind
 
 
 def is_known(kind: str) -> bool:
@@ -57,4 +56,4 @@ def backend_for(kind: str) -> Backend:
 
 def backend_of(profile: AnyProfile) -> Backend:
     """Return the backend for a profile. Raises UsageError if the profile's kind has no backend."""
-    return backend_for(kind_of(vars(profile)))
+    return backend_for(kind_of(profile))

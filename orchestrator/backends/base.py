@@ -167,7 +167,7 @@ class Advice:
         """Check whether the scheduler would accept the plan, without submitting it. Raises UsageError if there is no
         scheduler.
         """
-        name, kind = launch.profile["name"], launch.profile["kind"]
+        name, kind = launch.profile.name, launch.profile.kind
         raise UsageError(f"--check needs a scheduler, and profile {name} is of kind {kind}, which has no scheduler")
 
     def waiting_for(self, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:

@@ -65,7 +65,7 @@ def with_environment(
     `shared`, the machines have one common workdir, and the environment is installed once. If there is only one machine,
     its environment is for all tasks.
     """
-    if run.record().job.get("environment") is None:
+    if run.record().job.environment is None:
         return tasks
     try:
         return _with_environment(run, tasks, machines, workdir, shared=shared)

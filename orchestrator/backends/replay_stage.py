@@ -19,8 +19,9 @@ def stage_replay(run: RunDir, name: str, checkpoint: Path | None, order: Order, 
     """Copy the run's code into a folder, and return the command that replays the rank in that folder."""
     folder, record = run.path / name, run.record()
     retake(run.submitted_code, folder / "code", run.code_files())
-    if isinstance(code := record.job.get("code"), dict) and record.code_dir:  # the run itself has the ignored files too
-        lay_ignored(Path(record.code_dir), folder / "code", code["ignore"], code["max_size"])
+    if record.code_dir:  # the run itself has the ignored files too
+        code = record.job.code
+        lay_ignored(Path(record.code_dir), folder / "code", code.ignore, code.max_size)
     write_durably(folder / "node.pyz", node_archive())
     given = order(str(folder), str(checkpoint) if checkpoint else "never")
     write_durably(folder / "order.json", given, private=True)

@@ -1,10 +1,10 @@
-"""The profile fields that backends use, in the JSON form in which plans and records of runs store them."""
+"""The settings of local and ssh profiles, with the profile's values filled in for each host."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import BackendError
 from orchestrator.protocol.frozen import Value
@@ -12,8 +12,14 @@ from orchestrator.protocol.quantities import size
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import HERE, SSH, Address
 
+if TYPE_CHECKING:
+    from orchestrator.specs.profile import Host as SshHost
+    from orchestrator.specs.profiles import AnyProfile
+
 LEAST_FREE: Final = 64 << 20  # bytes; no run is submitted to a machine with less free space
 WORKDIR: Final = "~/.orch"
+OF_A_HOST: Final = ("user", "port", "key", "jump")  # fields of a host whose default is the profile's field
+OF_THE_PROFILE: Final = ("python", "shared", "slots", "leases", "shared_parent", "min_nodes", "ports", "interface")
 CACHE_DAYS: Final = 30  # the age at which unused contents are removed from a cache
 
 
@@ -69,54 +75,49 @@ class AgentsSettings(Value):
         return dict(enumerate([*self.hosts, *self.spares]))
 
     @staticmethod
-    def of(profile: Mapping[str, Any]) -> AgentsSettings:
-        """Return the settings of a profile. If a host does not set a field, the profile's value is used.
+    def of(profile: AnyProfile) -> AgentsSettings:
+        """Return the settings of a local or ssh profile. If a host does not set a field, the profile's value is used.
 
-        A local profile has this machine as the host of each of its nodes.
+        A local profile has this machine as the host of each of its nodes. Raises TypeError for another kind of profile.
         """
+        from orchestrator.specs.profile import LocalProfile, SshProfile, as_profile
 
-        by = tuple(way) if (way := profile.get("start_by") or [SSH]) != [SSH] else ()
+        if isinstance(profile, LocalProfile):
+            here = Host(Address(HERE, **starters(profile)))
+            return AgentsSettings(
+                (here,) * profile.nodes, workdir=workdir_of(profile), python=profile.python, shared=profile.shared,
+                leases=profile.leases, shared_parent=profile.shared_parent, ports=profile.ports,
+                interface=profile.interface,
+            )  # fmt: skip
+        ssh = as_profile(profile, SshProfile)
+        by = ssh.start_by if ssh.start_by != (SSH,) else ()
 
-        def host(entry: Mapping[str, Any]) -> Host:
-            names = ("user", "port", "key", "jump")
-            own: dict[str, Any] = {name: entry.get(name) or profile.get(name) for name in names}
-            own |= starters(profile, entry.get("python"))
-            address = Address(entry["host"], by=by, job=profile.get("job") or "", **own)
-            return Host(address, entry.get("addr"), entry.get("python"))
+        def host(entry: SshHost) -> Host:
+            own: dict[str, Any] = {name: getattr(entry, name) or getattr(ssh, name) for name in OF_A_HOST}
+            address = Address(entry.host, by=by, job=ssh.job or "", **own, **starters(ssh, entry.python))
+            return Host(address, entry.addr, entry.python)
 
-        here = [{"host": HERE}] * (profile.get("nodes") or 1) if profile.get("kind") == "local" else []
-        hosts = [host(entry) for entry in profile.get("hosts") or here]
         return AgentsSettings(
-            hosts=tuple(hosts[: profile.get("nodes") or len(hosts)]),
-            spares=tuple(host(entry) for entry in profile.get("spares") or ()),
-            workdir=workdir_of(profile),
-            python=profile.get("python"),
-            shared=bool(profile.get("shared")),
-            slots=profile.get("slots"),
-            leases=profile.get("leases") is not False,
-            shared_parent=bool(profile.get("shared_parent")),
-            min_nodes=profile.get("min_nodes"),
-            node_wait=float(profile.get("node_wait") or 0),
-            ports=profile.get("ports"),
-            interface=profile.get("interface"),
+            hosts=tuple(map(host, ssh.hosts[: ssh.nodes])),
+            spares=tuple(map(host, ssh.spares)),
+            workdir=workdir_of(ssh),
+            node_wait=float(ssh.node_wait),
+            **{name: getattr(ssh, name) for name in OF_THE_PROFILE},
         )
 
 
-def starters(profile: Mapping[str, Any], python: str | None = None) -> dict[str, Any]:
+def starters(profile: AnyProfile, python: str | None = None) -> dict[str, Any]:
     """Return the fields of an address with which orch's server runs on a machine whose python3 is too old. `python` is
     the machine's own interpreter. In a profile for containers, `python` is an interpreter of the image, so it is not
     used.
     """
-    on_host = (profile.get("runtime") or "none") == "none"
-    return {
-        "python": (python or profile.get("python")) if on_host else None,
-        "setup": tuple(profile.get("setup") or ()),
-    }
+    on_host = profile.runtime == "none"
+    return {"python": (python or profile.python) if on_host else None, "setup": profile.setup}
 
 
-def workdir_of(profile: Mapping[str, Any]) -> str:
+def workdir_of(profile: AnyProfile) -> str:
     """Return orch's folder on the machines of a profile. `~` is not expanded."""
-    return str(profile.get("workdir") or WORKDIR)
+    return profile.workdir or WORKDIR
 
 
 def run_folder(workdir: str, run_id: str) -> str:

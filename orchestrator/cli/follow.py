@@ -19,6 +19,7 @@ def follow(
     """Print log lines until the run has ended, then the run's outcome. Return the exit code for the outcome."""
     from orchestrator.cli.render import runs as render
     from orchestrator.looking import run as looking
+    from orchestrator.looking.account import account_of
     from orchestrator.protocol.checkpoints import checkpoint_dir
     from orchestrator.protocol.quantities import duration
     from orchestrator.runs.files.logs import Selection, Tail, result_of
@@ -58,7 +59,7 @@ def follow(
         say(f"  checkpoint   {folder / newest}")
     say(f"  folder       {run.path}")
     if state.state == "failed":
-        say(render.verdict_page(state, style, time.time(), width_of(sys.stderr)))
+        say(render.verdict_page(state, style, time.time(), width_of(sys.stderr), account_of(run, state)))
         _say_where_outputs_go(run)
         return looking.exit_code(state)
     reason = [state.verdict.reason] if state.verdict is not None and state.verdict.reason else []

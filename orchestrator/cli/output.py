@@ -50,7 +50,7 @@ def show_plan(
         text = json.dumps({**plan_json(launch), "ships": asdict(ships), **checked}, indent=1)
     else:
         parts = [plans.plan_page(launch, commands=True), plans.shipment_page(ships)]
-        text = "\n\n".join([*parts, *([plans.check_line(launch.profile["kind"], *check)] if check else [])])
+        text = "\n\n".join([*parts, *([plans.check_line(launch.profile.kind, *check)] if check else [])])
     (click.echo if as_json else show)(environment.masked(text))
 
 

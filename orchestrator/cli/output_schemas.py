@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from orchestrator.backends import base
 from orchestrator.backends.batch.queues import Partition
+from orchestrator.looking.account import Account
 from orchestrator.operations import bandwidth, diff, placing, usage
 from orchestrator.operations.debugging import drill, profiling, stacks
 from orchestrator.operations.pull import Pulled
@@ -73,8 +74,10 @@ _SENT = _fields(
     "Sent", maybe=("event", "entry", "time", "sends", "problem"),
     id=str, event=str, entry=int, state=str, time=float, sends=int, problem=str,
 )  # fmt: skip
+_ACCOUNT = _fields("Account", Account, lost_steps=int | None)
 _PAGE = _fields(
-    "Page", RunState, progress=_PROGRESS | None, last_line=str, result=Object | None, folder=str,
+    "Page", RunState, account=_ACCOUNT | None, progress=_PROGRESS | None, last_line=str, result=Object | None,
+    folder=str,
     findings=list[findings.Finding], record=Object, notifications=_list(_SENT), trackers=_list(_TRACKER), labels=Labels,
 )  # fmt: skip
 _POINT = _fields("Point", RunState, values=dict[str, str])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from orchestrator.looking.account import account_of
 from orchestrator.looking.run import grouped, record_of
 from orchestrator.looking.state import state_of
 from orchestrator.runs.files.logs import beat_of, last_line, result_of
@@ -33,8 +34,10 @@ def rows(root: Path, *, everything: bool, limit: int) -> list[dict[str, Any]]:
 def page(run: RunDir) -> dict[str, Any]:
     """Return everything that is known of one run."""
     state = state_of(run)
+    account = account_of(run, state)
     return {
         **state.to_json(),
+        "account": account.to_json() if account is not None else None,
         "progress": beat_of(run, state.attempt),
         "last_line": last_line(run, state.attempt),
         "result": result_of(run),
@@ -49,7 +52,7 @@ def page(run: RunDir) -> dict[str, Any]:
 
 def trackers(run: RunDir) -> list[dict[str, Any]]:
     """Return how much of the run each tracker that the job uses has received."""
-    if not run.record().job.get("track"):
+    if not run.record().track:
         return []
     from orchestrator.trackers.progress import tracked
 

@@ -14,6 +14,7 @@ from pydantic import Field
 from orchestrator.errors import UsageError
 from orchestrator.looking import run as looking
 from orchestrator.looking import status as known
+from orchestrator.looking.account import account_of
 from orchestrator.looking.logs import line_filter, logs_there
 from orchestrator.looking.state import state_of
 from orchestrator.mcp.bounds import answer, length_of
@@ -69,9 +70,11 @@ def status(
 def why(run: Run) -> Answer:
     """Explain why a run ended as it did: the rank that failed first, its traceback, and how each attempt ended."""
     folder = find_run(attended_root(), run)
-    state = state_of(folder).to_json()
+    state = state_of(folder)
+    account, told = account_of(folder, state), state.to_json()
     names = ("run_id", "state", "detail", "verdict", "attempts")
-    return answer({name: state[name] for name in names}, redaction_of_message(folder))
+    said = {**{name: told[name] for name in names}, "account": account.to_json() if account is not None else None}
+    return answer(said, redaction_of_message(folder))
 
 
 def logs(

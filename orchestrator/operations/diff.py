@@ -107,7 +107,7 @@ def _facts(run: RunDir, state: RunState) -> dict[str, dict[str, Any]]:
     events = run.events()
     whole = run_record(record, events)
     # the variables are left out, because they are compared below
-    job = {name: value for name, value in record.job.items() if name != "env"}
+    job = {name: value for name, value in record.job_document.items() if name != "env"}
     code: Mapping[str, Any] = {} if whole["code"] is None else whole["code"]
     nodes = whole["versions"].pop("nodes")
     versions = {"orch": whole["versions"]["orch"], "python of orch": whole["versions"]["python"]}
@@ -115,7 +115,7 @@ def _facts(run: RunDir, state: RunState) -> dict[str, dict[str, Any]]:
         versions[f"{what} of the nodes"] = ", ".join(sorted({str(node[what]) for node in nodes if node[what]}))
     return {
         "job": flattened(job),
-        "profile": flattened(record.profile),
+        "profile": flattened(record.profile_document),
         "env": _environment(run.plan()),
         "code": {
             "commit": code.get("git"),

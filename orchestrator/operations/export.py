@@ -25,6 +25,7 @@ from orchestrator.runs.files.checkpoints import checkpoint_folder, listing
 from orchestrator.runs.files.metrics import metric_of_checkpoints
 from orchestrator.runs.leaving import redaction_of_message
 from orchestrator.runs.store import RunDir, check_own, write_durably
+from orchestrator.specs.job import Training
 from orchestrator.specs.plan import LaunchPlan, bindings_of
 from orchestrator.transport.node_archive import node_archive
 
@@ -59,7 +60,7 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
         )
     task, before = task_by_hand(run, launch.tasks[node])
     world = bindings[0].world_size
-    precision = _mixed_precision(launch.job.get("training"))
+    precision = _mixed_precision(launch.job.training)
     program = task.program
     start = [task.python, "-m", "accelerate.commands.launch", "--config_file", f"accelerate_{node}.yaml"]
     start += [*(["--module"] if program.kind == "module" else []), program.target, *program.args]
@@ -92,9 +93,9 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
     return redacted(run, "\n".join(lines))
 
 
-def _mixed_precision(training: Mapping[str, str] | None) -> str:
+def _mixed_precision(training: Training | None) -> str:
     """Return accelerate's name for the precision; "no" if the nodes or the script decide the precision."""
-    precision = training.get("precision", "") if training is not None else ""
+    precision = training.precision if training is not None else ""
     return precision if precision in _PRECISIONS else "no"
 
 

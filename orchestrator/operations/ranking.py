@@ -91,7 +91,7 @@ def differing_settings(runs: Sequence[RunDir]) -> list[dict[str, str]]:
     sweeps = {sweep_of(run.run_id) for run in runs}
     if len(sweeps) == 1 and None not in sweeps:
         return [dict(record.values) for record in records]
-    jobs = [_fields(record.job) for record in records]
+    jobs = [_fields(record.job_document) for record in records]
     names = list(dict.fromkeys(name for job in jobs for name in job))
     apart = [name for name in names if len({job.get(name, "-") for job in jobs}) > 1][:MOST_COLUMNS]
     return [{_short(name, apart): job.get(name, "-") for name in apart} for job in jobs]

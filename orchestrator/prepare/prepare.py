@@ -268,7 +268,7 @@ def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
     wanted = loaded.job.environment
     if wanted is None:
         return None
-    if repeats is not None and repeats.record().job.get("environment") == wanted.to_json():
+    if repeats is not None and repeats.record().job.environment == wanted:
         from orchestrator.environments.packages import recorded_lock
 
         if (lock := recorded_lock(repeats)) is None:
@@ -453,7 +453,7 @@ def shown_plan(root: Path, prepared: Prepared, *, contacts_login: bool = False) 
     missing.
     """
     launch = plan_for(root, prepared)
-    if launch.profile.get("login") and not contacts_login:
+    if getattr(launch.profile, "login", None) and not contacts_login:
         return launch
     return backend_of(prepared.profile).advice.completed(launch, by_shell=True)
 

@@ -60,7 +60,7 @@ def record_run(
     record = {**_record(prepared, launch), **place}
     run = create_run(root, launch.run_id, record, folder, indexed=indexed, hold_start=hold_start)
     try:
-        if launch.job.get("notify") or launch.job.get("track"):
+        if launch.job.notify or launch.job.track:
             outbox.enter(root, run, {**prepared.environment.secrets, **prepared.hidden})
         run.write("plan.json", launch.to_json())
         keep_room_for_cancel(run.path)
@@ -81,7 +81,7 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
         "run_id": launch.run_id,
         "name": launch.name,
         "kind": kind_of(launch.profile),
-        "scheduler": kind_named(launch.profile["kind"]).scheduler,
+        "scheduler": kind_named(launch.profile.kind).scheduler,
         "is_remote": backend_for(kind_of(launch.profile)).is_remote,
         "profile_name": prepared.profile.name + (" (rehearsal)" if prepared.rehearsed else ""),
         "created": time.time(),
@@ -90,8 +90,8 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
         "hosts": [task.host for task in launch.tasks],
         "world_size": launch.world_size,
         "grace": launch.tasks[0].grace,
-        "job": launch.job,
-        "profile": launch.profile,
+        "job": launch.job.to_json(),
+        "profile": launch.profile.to_json(),
         "job_file": str(prepared.loaded.job_path),
         "profile_file": str(prepared.loaded.profile_path),
         "code_dir": str(prepared.loaded.code_dir),

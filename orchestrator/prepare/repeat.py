@@ -15,10 +15,8 @@ from orchestrator.protocol.events import Snapshot, of
 from orchestrator.protocol.typed import to_json
 from orchestrator.runs.files.code_snapshot import retake
 from orchestrator.runs.store import RunDir
-from orchestrator.specs.border import valid
 from orchestrator.specs.documents.loaded import Loaded
 from orchestrator.specs.documents.loader import load
-from orchestrator.specs.job import Code
 
 
 def check_has_values(run: RunDir) -> None:
@@ -36,7 +34,8 @@ def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[st
     """
     record = run.record()
     files = (record.job_file, record.profile_file, record.code_dir)
-    if not record.job or not isinstance(record.job.get("code"), Mapping) or not record.profile or None in files:
+    job, profile_then = record.job_document, record.profile_document
+    if not isinstance(job.get("code"), Mapping) or not profile_then or None in files:
         raise UsageError(
             f"run {run.run_id} can't be repeated: the record of its job or code is missing",
             "submit the job file instead",
@@ -47,16 +46,16 @@ def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[st
         raise UsageError(
             f"run {run.run_id} can't be repeated: there is no code folder {code}", "submit the job file instead"
         )
-    job = {**record.job, "code": {**record.job["code"], "dir": str(code)}}
+    job = {**job, "code": {**job["code"], "dir": str(code)}}
     with tempfile.TemporaryDirectory(prefix="orch-") as folder:
         paths = {}
-        for what, document in (("job", job), ("profile", record.profile)):
+        for what, document in (("job", job), ("profile", profile_then)):
             paths[what] = Path(folder) / f"{run.run_id}.{what}.json"
             paths[what].write_text(json.dumps(document, indent=1))
         loaded = load(paths["job"], profile or paths["profile"], sets=sets, flags=flags, allow_code_dir=True)
-    restored = replace(loaded.job, code=valid(Code, record.job["code"]))
     return replace(
-        loaded, job=restored, job_path=job_path, profile_path=loaded.profile_path if profile else profile_path,
+        loaded, job=replace(loaded.job, code=record.job.code), job_path=job_path,
+        profile_path=loaded.profile_path if profile else profile_path,
         code_dir=code_dir, notes=(),  # the record has all times in seconds, so notes on units are wrong
     )  # fmt: skip
 

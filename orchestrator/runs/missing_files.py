@@ -59,13 +59,13 @@ def _why_not_there(run: RunDir, words: str) -> str:
     from orchestrator.runs.files.ignore_rules import Rules
 
     record, sent = run.record(), run.code_files()
-    if not record.code_dir or not isinstance(code := record.job.get("code"), dict):
+    if not record.code_dir:
         return ""
     here, there = Path(record.code_dir), run.plan().first.code_dir
     for path in _paths(words, [there.removeprefix("~/"), record.code_dir]):
         if path in sent or not (here / path).exists():
             continue
-        part, why = Rules.of(here, str(code.get("ignore", ".orchignore"))).ignored_part(path)
+        part, why = Rules.of(here, record.job.code.ignore).ignored_part(path)
         link = next((each for each in Path(path).parents if (here / each).is_symlink()), None)
         if link is not None:
             hint = "give the script a path that exists on the nodes"

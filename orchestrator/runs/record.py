@@ -1,14 +1,14 @@
 """Typed access to the records that `orch submit` writes: a run's run.json, and the parts of plan.json that readers
 need.
 
-Only this module decides what happens to damaged fields: a field with an impossible value gets its default. The job and
-the profile remain JSON documents, whose fields are read by properties of RunRecord.
+Only this module decides what happens to damaged fields: a field with an impossible value gets its default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.protocol.frozen import Frozen, Value
@@ -17,6 +17,8 @@ from orchestrator.runs.state import drop_invalid_fields
 
 if TYPE_CHECKING:
     from orchestrator.protocol.outputs import OutputRules
+    from orchestrator.specs.job import Job
+    from orchestrator.specs.profiles import AnyProfile
 
 LOCAL: Final = "local"
 MOST_NODES: Final = 100_000
@@ -112,7 +114,7 @@ def notify_entries(job: Mapping[str, Any]) -> tuple[NotifyEntry, ...]:
 # The fields of run.json that need no conversion.
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "name": (str,), "profile_name": (str,), "kind": (str,), "created": (int, float), "nnodes": (int,),
-    "world_size": (int, _NONE), "grace": (int, float), "job": (dict,), "profile": (dict,), "job_file": (str, _NONE),
+    "world_size": (int, _NONE), "grace": (int, float), "job_file": (str, _NONE),
     "profile_file": (str, _NONE), "code_dir": (str, _NONE), "waits": (bool,), "repeats": (str, _NONE),
     "orch": (str, _NONE), "python": (str, _NONE), "scheduler": (str,), "is_remote": (bool,),
 }  # fmt: skip
@@ -130,8 +132,8 @@ class RunRecord(Frozen):
     hosts: tuple[str, ...] = ()  # the nodes' names in the plan
     world_size: int | None = None
     grace: float = 30.0
-    job: Mapping[str, Any] = field(default_factory=dict)
-    profile: Mapping[str, Any] = field(default_factory=dict)
+    job_document: Mapping[str, Any] = field(default_factory=dict)  # as JSON types, to show or to compare all fields
+    profile_document: Mapping[str, Any] = field(default_factory=dict)
     job_file: str | None = None
     profile_file: str | None = None
     code_dir: str | None = None  # the folder from which the code came
@@ -147,27 +149,57 @@ class RunRecord(Frozen):
     is_remote: bool = False  # whether the run's files are written on other machines, so that this machine has copies
     home: str = ""  # the machine on which the run was submitted; "" if that is not known
 
+    @cached_property
+    def job(self) -> Job:
+        """Return the job. Damaged fields have their defaults.
+
+        The properties below read single fields from the document instead, because `orch status` needs only these, and
+        need not import the classes of the job and the profile for them.
+        """
+        from orchestrator.specs.job import Job
+        from orchestrator.specs.spec import restored
+
+        return restored(Job, {"name": self.name, **self.job_document})
+
+    @cached_property
+    def profile(self) -> AnyProfile:
+        """Return the profile, an instance of the class of its kind. Damaged fields have their defaults.
+
+        Raises OrchError if the package that defines the kind is no longer installed.
+        """
+        from orchestrator.specs.kinds import LOGIN, kind_named, model_of
+        from orchestrator.specs.spec import restored
+
+        kind = self.kind.removesuffix(LOGIN)
+        needed = {"name": self.profile_name, "hosts": [], **self.profile_document, "kind": kind}
+        return restored(model_of(kind_named(kind)), needed)
+
     @property
     def retry(self) -> dict[str, int | None]:
         """Return how many relaunches the job allows for each cause of a failure; None means unlimited."""
-        budgets = self.job.get("retry")
+        budgets = self.job_document.get("retry")
         known = budgets if isinstance(budgets, Mapping) else {}
         return {str(cause): left for cause, left in known.items() if left is None or type(left) is int}
 
     @property
     def notify(self) -> tuple[NotifyEntry, ...]:
         """Return the job's `notify` entries, in order."""
-        return notify_entries(self.job)
+        return notify_entries(self.job_document)
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """Return the names of the job's secret variables."""
-        return _words(self.job.get("secrets"))
+        return _words(self.job_document.get("secrets"))
+
+    @property
+    def track(self) -> tuple[str, ...]:
+        """Return the trackers that the job names."""
+        return _words(self.job_document.get("track"))
 
     @property
     def login(self) -> str | None:
         """Return the profile's login node, or None."""
-        login = self.profile.get("login")
+        login = self.profile_document.get("login")
         return login if isinstance(login, str) and login else None
 
     @property
@@ -195,6 +227,8 @@ class RunRecord(Frozen):
         return RunRecord(
             run_id=run_id,
             **known,
+            job_document=_mapping(data.get("job")),
+            profile_document=_mapping(data.get("profile")),
             hosts=_words(data.get("hosts")),
             given=_words(data.get("given")),
             after=Dependency.from_json(data.get("after")),
@@ -262,6 +296,10 @@ class PlanRecord(Value):
         own = [task if isinstance(task, Mapping) else {} for task in tasks] if isinstance(tasks, list) else []
         known = tuple(PlannedTask.from_json({**alike, **task}) for task in own)
         return PlanRecord(document, known, _words(document.get("secret_names")))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _words(value: object) -> tuple[str, ...]:

@@ -45,8 +45,8 @@ def run_record(
     events = list(events)
     nodes = _nodes(events)
     return {
-        "job": run.job,
-        "profile": run.profile,
+        "job": run.job_document,
+        "profile": run.profile_document,
         "job_file": run.job_file,
         "profile_file": run.profile_file,
         "repeats": run.repeats,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.node.system.host import cores, memory
 from orchestrator.protocol.reading import read_part
-from orchestrator.runs.files.code_snapshot import why_never_shipped
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.kinds import kind_named
+from orchestrator.specs.never_shipped import why_never_shipped
 from orchestrator.specs.program import program_of
 from orchestrator.specs.resources import Has, lacking
 
@@ -56,7 +56,7 @@ def check_this_machine(job: Job, profile: AnyProfile) -> list[Problem]:
         from orchestrator.node.system.gpus.devices import gpus
 
         there = gpus()
-    lacks = lacking(job.resources.to_json(), Has(cores(), there, memory()))
+    lacks = lacking(job.resources, Has(cores(), there, memory()))
     return [Problem(("resources", field), f"this machine {why}") for field, why in lacks.items()]
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from orchestrator.protocol.outputs import MAX_SIZE
 from orchestrator.protocol.training_options import TrainingOptions
 from orchestrator.specs.python_environment import PythonEnvironment
+from orchestrator.specs.search_space import SearchSpace
 from orchestrator.specs.spec import FORMAT_VERSION, Spec, setting
-from orchestrator.specs.sweeps.search_space import SearchSpace
 
 if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
     from pydantic import BeforeValidator, Field
@@ -79,7 +79,7 @@ class Container(Spec):
     """The image that the launcher and its ranks run in."""
 
     image: Line
-    mounts: tuple[Annotated[Mount, BeforeValidator(_mount), Also("string")], ...] = ()
+    mounts: tuple[Annotated[Mount, BeforeValidator(_mount), Also("string")], ...] = setting(default=(), part=Mount)
     shm: Bytes | None = setting("size of /dev/shm; the host's is shared by default", default=None)
     pull: Literal["missing", "always", "never"] = "missing"
     user: Line | None = setting("uid:gid; the caller's own by default", default=None)
@@ -257,9 +257,11 @@ class Job(Spec):
     module: Line | None = setting("run as python -m MODULE", default=None)
     script: Line | None = setting("run as python SCRIPT", default=None)
     command: tuple[Arg, ...] | None = setting("run any program", default=None, min_length=1)
-    training: Training | None = setting("run orch's own training program", default=None)
+    training: Training | None = setting("run orch's own training program", default=None, part=Training)
     args: tuple[Arg, ...] = ()
-    batch: BatchFile | None = setting("set by `orch submit FILE` for a batch file that runs as it is", default=None)
+    batch: BatchFile | None = setting(
+        "set by `orch submit FILE` for a batch file that runs as it is", default=None, part=BatchFile
+    )
     local_rank_option: Literal["--local_rank", "--local-rank"] | None = setting(
         "option that passes the local rank to each rank, as deepspeed and torch.distributed.launch do", default=None
     )
@@ -273,27 +275,29 @@ class Job(Spec):
         "variables from the shell or --env that are never recorded, and masked in orch's messages", default=()
     )
     code: Code = Code()
-    container: Container | None = None
-    environment: PythonEnvironment | None = None
+    container: Container | None = setting(default=None, part=Container)
+    environment: PythonEnvironment | None = setting(default=None, part=PythonEnvironment)
     checkpoint: Checkpoint = Checkpoint()
     outputs: Outputs = Outputs()
     retry: Retry = Retry()
     resources: Resources = Resources()
     limits: Limits = Limits()
     hang: Annotated[Hang, BeforeValidator(_hang)] = Hang()
-    idle: Idle | None = setting("when a run counts as idle, and what is done then", default=None)
+    idle: Idle | None = setting("when a run counts as idle, and what is done then", default=None, part=Idle)
     sampling: bool = setting("measure every 2 s how busy the nodes are", default=True)
-    inputs: tuple[Input, ...] = ()
+    inputs: tuple[Input, ...] = setting(default=(), part=Input)
     notify: Annotated[tuple[Notify, ...], BeforeValidator(_one_or_many), Also("object")] = setting(
-        "receivers of notifications about the run; one or a list", default=()
+        "receivers of notifications about the run; one or a list", default=(), part=Notify
     )
     track: Annotated[
         tuple[Literal["tensorboard", "mlflow", "wandb"], ...], BeforeValidator(_word_or_list), Also("string")
     ] = setting("trackers that receive parameters, metrics and the verdict; one or a list", default=())
     metric: Annotated[Metric | None, BeforeValidator(_metric), Also("string")] = setting(
-        "the metric by which runs and checkpoints are compared; a plain text is the metric's name", default=None
+        "the metric by which runs and checkpoints are compared; a plain text is the metric's name",
+        default=None,
+        part=Metric,
     )
-    search: SearchSpace | None = setting("the values that orch submit --search tries", default=None)
+    search: SearchSpace | None = setting("the values that orch submit --search tries", default=None, part=SearchSpace)
     launcher: Literal["auto", "fork", "exec", "torchrun", "accelerate"] = setting(
         "how ranks are started; auto: fork without GPUs, exec with GPUs", default="auto"
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from orchestrator.specs.documents.problem import Problem
-from orchestrator.specs.profile import ProfileBase
+from orchestrator.specs.profile import QsubProfile
 from orchestrator.specs.spec import setting
 
 if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
@@ -24,7 +24,7 @@ _OURS: Final = {
 }
 
 
-class PbsProfile(ProfileBase):
+class PbsProfile(QsubProfile):
     """A cluster of OpenPBS or PBS Professional. orch runs on its login node, or reaches the login node over SSH."""
 
     kind: Literal["pbs"]

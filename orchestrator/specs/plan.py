@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.protocol.frozen import Frozen
 from orchestrator.protocol.gang import GANG_PORT_RANGE
@@ -17,16 +17,13 @@ from orchestrator.protocol.metric import better_of, kept_by
 from orchestrator.protocol.ranks import Binding, bind, rank_argv, rank_environment
 from orchestrator.protocol.task import Input, NodeTask, Program, apart, in_common
 from orchestrator.specs import runtimes
-from orchestrator.specs.kinds import kind_named
+from orchestrator.specs.job import Job
+from orchestrator.specs.kinds import kind_named, model_of
+from orchestrator.specs.profile import LocalProfile, ProfileBase
 from orchestrator.specs.program import MANY_GPUS, program_of
-
-if TYPE_CHECKING:  # a submission of cached documents must not load pydantic
-    from orchestrator.specs.job import Job
-    from orchestrator.specs.profile import LocalProfile
-    from orchestrator.specs.profiles import AnyProfile
+from orchestrator.specs.spec import restored
 
 PLAN_VERSION = 2
-READABLE = (1, 2)  # format versions; in version 1, every task repeated the values that all nodes share
 ON_THE_NODES = "decided on the nodes"
 BOUND_LATER = "bound on node 0 at start"
 
@@ -59,8 +56,8 @@ class LaunchPlan(Frozen):
 
     run_id: str
     name: str
-    job: dict[str, Any]
-    profile: dict[str, Any]
+    job: Job
+    profile: ProfileBase
     tasks: tuple[NodeTask, ...]
     # For each node, the command of its agent. A scheduler's job runs it. Without a scheduler, orch's server on the node
     # (`node/server/machine.py`) makes the same command.
@@ -83,14 +80,12 @@ class LaunchPlan(Frozen):
     @property
     def time_limit(self) -> int | None:
         """Return the time limit of the run in seconds (on Slurm, of each start); None if there is no limit."""
-        asked: int | None = self.job["resources"]["time"] or self.profile.get("time")
-        return asked
+        return self.job.resources.time or getattr(self.profile, "time", None)
 
     @property
     def global_batch(self) -> int | None:
         """Return the number of samples per step over all ranks, or None if the program decides it."""
-        training = self.job.get("training")
-        return training["global_batch"] if training else None
+        return self.job.training.global_batch if self.job.training else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON types. `shared` has the fields that are equal for all tasks, and `tasks` has the
@@ -98,14 +93,19 @@ class LaunchPlan(Frozen):
         """
         shared, own = in_common(self.tasks)
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        return {**values, "shared": shared, "tasks": own}
+        documents = {"job": self.job.to_json(), "profile": self.profile.to_json()}
+        return {**values, **documents, "shared": shared, "tasks": own}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> LaunchPlan:
-        """Return the plan that `to_json` wrote. Raises ValueError if its format is unknown to this version of orch."""
-        if data.get("version") not in READABLE:
+        """Return the plan that `to_json` wrote. Raises ValueError if its format is unknown to this version of orch, and
+        OrchError if no installed package has profiles of this kind.
+        """
+        if data.get("version") != PLAN_VERSION:
             raise ValueError(f"this plan has format {data.get('version')}, but this orch reads {PLAN_VERSION}")
-        values = {**data, "version": PLAN_VERSION}
+        values = dict(data)
+        values["job"] = restored(Job, data["job"])
+        values["profile"] = restored(model_of(kind_named(data["profile"]["kind"])), data["profile"])
         values["tasks"] = apart(values.pop("shared", {}), data["tasks"])
         values["commands"] = tuple(tuple(argv) for argv in data["commands"])
         values["secret_names"] = tuple(data["secret_names"])
@@ -113,7 +113,7 @@ class LaunchPlan(Frozen):
 
 
 def plan(
-    job: Job, profile: AnyProfile, run_id: str, paths: RunPaths, env: Mapping[str, str] | None = None
+    job: Job, profile: ProfileBase, run_id: str, paths: RunPaths, env: Mapping[str, str] | None = None
 ) -> LaunchPlan:
     """Return the launch plan. `env` is the job's environment with the values from the shell.
 
@@ -179,8 +179,8 @@ def plan(
     return LaunchPlan(
         run_id=run_id,
         name=job.name,
-        job=job.to_json(),
-        profile=profile.to_json(),
+        job=job,
+        profile=profile,
         tasks=tasks,
         commands=tuple(_agent_argv(kind.verb, task, paths) for task in tasks),
         master_addr=nodes.master,
@@ -188,7 +188,7 @@ def plan(
     )
 
 
-def _uses_gpus(job: Job, profile: AnyProfile) -> bool:
+def _uses_gpus(job: Job, profile: ProfileBase) -> bool:
     """Return True if the ranks compute on GPUs on each node that has GPUs. If the profile's backend is gloo, they
     compute on CPUs, unless the job sets the device `cuda`.
     """
@@ -218,7 +218,7 @@ def _agent_argv(verb: str, task: NodeTask, paths: RunPaths) -> tuple[str, ...]:
     return (paths.agent_python, "-I", "-S", f"{task.run_dir}/node.pyz", "agent", f"{folder}/task.json")
 
 
-def nproc_by_node(profile: AnyProfile) -> list[int | None]:
+def nproc_by_node(profile: ProfileBase) -> list[int | None]:
     """Return the number of ranks of each node; None for a node that decides its number itself."""
     counts = kind_named(profile.kind).ranks(profile)
     return [count if isinstance(count, int) else None for count in counts]
@@ -270,13 +270,11 @@ def own_variables(launch: LaunchPlan) -> list[str]:
     return sorted(name for name, value in first.items() if last.get(name) != value)
 
 
-def rehearsal(profile: AnyProfile) -> LocalProfile:
+def rehearsal(profile: ProfileBase) -> LocalProfile:
     """Return a local profile with the same number of nodes and ranks. Each node becomes an agent on this machine.
 
     If a node would decide its number of ranks itself, the number is the profile's GPUs per node, or 1.
     """
-    from orchestrator.specs.profile import LocalProfile
-
     fallback = getattr(profile, "gpus_per_node", None) or 1
     counts = tuple(count or fallback for count in nproc_by_node(profile))
     return LocalProfile(
@@ -297,13 +295,14 @@ def differences(one: LaunchPlan, other: LaunchPlan) -> list[tuple[str, str, str]
         "samples per rank and step": (_per_rank(one), _per_rank(other)),
         "MASTER_ADDR": (one.master_addr, other.master_addr),
     }
-    for key in sorted(set(one.profile) | set(other.profile)):
-        if key not in ("name", "version", "nodes", "defaults"):
-            values = (one.profile.get(key), other.profile.get(key))
-            is_of_hosts = key in ("hosts", "spares")
-            pairs[f"profile.{key}"] = (_folded(values[0]), _folded(values[1])) if is_of_hosts else values
-    for section in sorted(set(one.job) | set(other.job)):
-        pairs[f"job.{section}"] = (one.job.get(section), other.job.get(section))
+    profiles, jobs = (
+        [each.to_json() for each in both] for both in ((one.profile, other.profile), (one.job, other.job))
+    )
+    for key in sorted({*profiles[0], *profiles[1]} - {"name", "version", "nodes", "defaults"}):
+        first, second = (each.get(key) for each in profiles)
+        is_of_hosts = key in ("hosts", "spares")
+        pairs[f"profile.{key}"] = (_folded(first), _folded(second)) if is_of_hosts else (first, second)
+    pairs |= {f"job.{section}": (jobs[0][section], jobs[1][section]) for section in sorted(jobs[0])}
     for key in sorted(set(one.tasks[0].env) | set(other.tasks[0].env)):
         pairs[f"env {key}"] = (one.tasks[0].env.get(key), other.tasks[0].env.get(key))
     worded = [(what, _word(a), _word(b)) for what, (a, b) in pairs.items()]

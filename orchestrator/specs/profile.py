@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from orchestrator.protocol.schedulers import SCHEDULERS
 from orchestrator.specs.documents.problem import Problem
@@ -100,6 +100,31 @@ class ProfileBase(Spec):
         return replace(self, nproc_per_node=1, nodes=self.nodes if nodes is None else nodes)
 
 
+P = TypeVar("P", bound=ProfileBase)
+
+
+def as_profile(profile: ProfileBase, cls: type[P]) -> P:
+    """Return the profile as an instance of the class of its kind. Raises TypeError if it is of another kind."""
+    if not isinstance(profile, cls):
+        raise TypeError(f"profile {profile.name} is not a {cls.__name__}")
+    return profile
+
+
+class BatchProfile(ProfileBase):
+    """A cluster whose scheduler starts the agents. orch runs where jobs are submitted, or reaches a login node."""
+
+    if TYPE_CHECKING:  # each subclass declares these fields with its own description
+        time: int | None
+        login: str | None
+
+
+class QsubProfile(BatchProfile):
+    """A cluster whose scheduler has the command qsub."""
+
+    if TYPE_CHECKING:
+        qsub: dict[str, str | int | bool]
+
+
 class LocalProfile(ProfileBase):
     """This machine. If `nodes` is more than 1, several agents run on it."""
 
@@ -178,7 +203,7 @@ class SshProfile(ProfileBase):
         Field(min_length=1),
         AfterValidator(_expanded),
         Also("string"),
-    ] = setting("the nodes; allocation: the machines of the scheduler's job in which orch runs")
+    ] = setting("the nodes; allocation: the machines of the scheduler's job in which orch runs", part=Host)
     start_by: Annotated[
         tuple[Way, ...],
         Field(min_length=1),
@@ -192,7 +217,7 @@ class SshProfile(ProfileBase):
     )
     spares: Annotated[
         tuple[Annotated[Host, BeforeValidator(_host), Also("string")], ...], AfterValidator(_expanded), Also("integer")
-    ] = ()
+    ] = setting(default=(), part=Host)
     user: UserName | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     key: Line | None = None

@@ -4,11 +4,13 @@ side effects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from orchestrator.protocol.quantities import size
+
+if TYPE_CHECKING:
+    from orchestrator.specs.job import Resources
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Has:
     memory: int
 
 
-def lacking(resources: Mapping[str, Any], has: Has) -> dict[str, str]:
+def lacking(resources: Resources, has: Has) -> dict[str, str]:
     """Return a dict from the name of each field of a job's `resources` that the machine can't satisfy to an error
     message.
 
@@ -28,8 +30,8 @@ def lacking(resources: Mapping[str, Any], has: Has) -> dict[str, str]:
     """
     found = {}
     for field, what, there in (("cpus", "cores", has.cores), ("gpus", "GPUs", has.gpus)):
-        if (asked := resources.get(field) or 0) > there:
+        if (asked := getattr(resources, field) or 0) > there:
             found[field] = f"has {there} {what}, and the job asks for {asked}"
-    if (asked := resources.get("mem") or 0) > has.memory:
+    if (asked := resources.mem or 0) > has.memory:
         found["mem"] = f"has {size(has.memory)} of memory, and the job asks for {size(asked)}"
     return found

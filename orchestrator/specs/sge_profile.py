@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from orchestrator.specs.documents.problem import Problem
-from orchestrator.specs.profile import ProfileBase
+from orchestrator.specs.profile import QsubProfile
 from orchestrator.specs.spec import setting
 
 if TYPE_CHECKING:  # the border reads the types of fields; a submission of cached documents loads no pydantic
@@ -25,7 +25,7 @@ _OURS: Final = {
 }
 
 
-class SgeProfile(ProfileBase):
+class SgeProfile(QsubProfile):
     """A Grid Engine cluster. orch runs on its submit host, or reaches the submit host over SSH."""
 
     kind: Literal["sge"]

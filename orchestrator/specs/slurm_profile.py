@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from orchestrator.specs.documents.problem import Problem
-from orchestrator.specs.profile import ProfileBase
+from orchestrator.specs.profile import BatchProfile
 from orchestrator.specs.sbatch_options import gpus_in, known_options, note_on_unknown
 from orchestrator.specs.spec import setting
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the border reads the types of fields; a submission of cache
     from orchestrator.specs.job import Job
 
 
-class SlurmProfile(ProfileBase):
+class SlurmProfile(BatchProfile):
     """A Slurm cluster. orch runs on its login node, or reaches the login node over SSH."""
 
     kind: Literal["slurm"]
@@ -42,6 +42,11 @@ class SlurmProfile(ProfileBase):
     sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = setting(
         "any other option of sbatch", default_factory=dict
     )
+
+    @property
+    def nodes_of_job(self) -> int:
+        """Return the number of nodes that is requested from sbatch."""
+        return self.nodes + (self.spares or 0)
 
     def check(self) -> None:
         """Raise ValueError if fields contradict each other."""

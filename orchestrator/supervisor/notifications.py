@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from orchestrator.errors import OrchError
+from orchestrator.looking.account import Account, account_of
 from orchestrator.looking.state import state_of
 from orchestrator.node.system.private import users_umask
 from orchestrator.runs.files.logs import result_of
@@ -52,7 +53,9 @@ class Notifications:
         run, record = self.run, self.run.record()
         for each in self._items():
             state, redact = state_of(run), redaction_of_message(run)
-            send(run, record, each, payload(each, state, result_of(run), str(run.path), tracked(run, record), redact))
+            account = account_of(run, state)
+            message = payload(each, state, result_of(run), str(run.path), tracked(run, record), redact, account)
+            send(run, record, each, message)
         return ""
 
     def _items(self) -> list[Notification]:
@@ -68,6 +71,7 @@ def payload(
     folder: str,
     trackers: Sequence[Record],
     redact: Redaction,
+    account: Account | None = None,
 ) -> dict[str, Any]:
     """Return the notification's message: facts about the run and a line of text. Known secrets are masked in both.
 
@@ -84,6 +88,7 @@ def payload(
         "verdict": {key: value for key, value in verdict.to_json().items() if key not in ("error", "tail")}
         if verdict
         else None,
+        "account": account.to_json() if account is not None else None,
         "detail": each.detail or state.detail,
         "result": result,
         "folder": folder,

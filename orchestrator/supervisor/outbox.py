@@ -89,7 +89,7 @@ class Outbox:
         which a delivery is in progress.
         """
         record = run.record()
-        receivers: list[Receiver] = [Feed(run, name) for name in trackers_of(record.job)]
+        receivers: list[Receiver] = [Feed(run, name) for name in trackers_of(record.track)]
         if record.notify:
             receivers.append(Notifications(run))
         known = self.deliveries.setdefault(run.run_id, {})

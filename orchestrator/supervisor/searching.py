@@ -78,7 +78,7 @@ def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
     values implies a plan with values.
     """
     from orchestrator.prepare.prepare import Request, plan_for, prepare
-    from orchestrator.specs.sweeps.search import point_of
+    from orchestrator.prepare.sweeps.search import point_of
 
     record, queued = run.record(), run.read(VALUES_FOR_START) or {}
     assert record.point is not None
@@ -90,7 +90,7 @@ def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
     kept = run.read("run.json") or {}
     place = {**record.point.to_json(), "values": dict(point.values)}
     run.write("plan.json", launch.to_json())
-    run.write("run.json", {**kept, "job": launch.job, "world_size": launch.world_size, "sweep": place})
+    run.write("run.json", {**kept, "job": launch.job.to_json(), "world_size": launch.world_size, "sweep": place})
 
 
 # -- ends

@@ -88,7 +88,7 @@ def _redacted(redact: Redaction, name: str) -> str:
 
 def parameters_of(record: RunRecord, redact: Redaction) -> dict[str, str]:
     """Return the run's parameters, keyed by name, such as its options and its number of nodes. Texts are redacted."""
-    job = record.job
+    job = record.job_document
     program = next((kind for kind in ("training", "module", "script", "command") if job.get(kind)), "")
     found: dict[str, Any] = {"job": record.name, "profile": record.profile_name, "nodes": record.nnodes}
     if record.world_size is not None:

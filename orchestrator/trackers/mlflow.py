@@ -220,8 +220,7 @@ class Mlflow:
 
     def _given_run(self) -> RunDir | None:
         """Return the run whose checkpoint the job names in `checkpoint.resume`, or None if there is no such run."""
-        checkpoint = self.record.job.get("checkpoint")
-        path = PurePath(str(checkpoint.get("resume") or "")) if isinstance(checkpoint, Mapping) else PurePath()
+        path = PurePath(self.record.job.checkpoint.resume)
         runs = self.run.path.parent
         if not path.is_relative_to(runs) or path == runs:
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Final
@@ -45,10 +45,9 @@ class Progress:
 _KINDS: Final = {each.name: (type(each.default),) for each in fields(Progress)}
 
 
-def trackers_of(job: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the trackers that a job document names."""
-    named = job.get("track")
-    return tuple(name for name in NAMES if name in named) if isinstance(named, list | tuple) else ()
+def trackers_of(named: Sequence[str]) -> tuple[str, ...]:
+    """Return the trackers that a job names in its field `track`. Names of unknown trackers are left out."""
+    return tuple(name for name in NAMES if name in named)
 
 
 def progress_of(run: RunDir, name: str) -> Progress:
@@ -63,7 +62,7 @@ def save_progress(run: RunDir, name: str, progress: Progress) -> None:
 
 def tracked(run: RunDir, record: RunRecord | None = None) -> list[dict[str, Any]]:
     """Return each tracker of a run with its link and its error message, as JSON types."""
-    found = [(name, progress_of(run, name)) for name in trackers_of((record or run.record()).job)]
+    found = [(name, progress_of(run, name)) for name in trackers_of((record or run.record()).track)]
     return [{"name": name, "link": each.link, "problem": each.problem, "done": each.is_done} for name, each in found]
 
 

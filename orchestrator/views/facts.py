@@ -46,9 +46,9 @@ def facts_of(
 
 def config_of(record: RunRecord) -> dict[str, Any]:
     """Return the settings of a run: the job's fields, the options of its program, and its values in a sweep."""
-    fields = {name: value for name, value in record.job.items() if name not in _NO_CONFIG}
+    fields = {name: value for name, value in record.job_document.items() if name not in _NO_CONFIG}
     training = fields.pop("training", None)
-    args = record.job.get("args")
+    args = record.job_document.get("args")
     found = dict(training) if isinstance(training, Mapping) else {}
     found |= options_of([str(word) for word in args]) if isinstance(args, list) else {}
     found |= {short_name(name): typed(value) for name, value in record.values.items()}

@@ -12,6 +12,7 @@ from threading import RLock
 from typing import Any, Final
 
 from orchestrator.errors import StoreError, UsageError
+from orchestrator.looking.account import Account, account_of
 from orchestrator.looking.run import state_or_why_not
 from orchestrator.operations import diff, ranking
 from orchestrator.operations.watched_logs import WatchedLogs
@@ -102,6 +103,11 @@ class Reader:
         with self._lock:
             return self._state(run)
 
+    def account(self, run: RunDir) -> Account | None:
+        """Return the account of a run's end, or None if the run has not ended."""
+        with self._lock:
+            return account_of(run, self._state(run))
+
     def row(self, run: RunDir) -> RunRow:
         """Return the row of one run."""
         with self._lock:
@@ -167,7 +173,7 @@ class Reader:
     def trend(self, run: RunDir) -> Trend | None:
         """Return the course of the job's metric, or of the loss if the run has not written the job's metric."""
         with self._lock:
-            series, of_job = self._looked_at(run), metric_of_job({"job": run.record().job})
+            series, of_job = self._looked_at(run), metric_of_job({"job": run.record().job_document})
             names = series.names()
             name = of_job.name if of_job is not None and of_job.name in names else default_metric(names)
             return trend_of(name, better_of(name, of_job), series.values(name))

@@ -73,7 +73,7 @@ def run_page(reader: Reader, name: str, *, is_first: bool = False) -> Json:
     record = _readable(run.record, RunRecord.from_json(run.run_id, None), problems)
     hours = _readable(lambda: dict(reader.hours(run)), Json(), problems)
     _readable(lambda: _open(run.path / "metrics.jsonl"), None, problems)
-    of_job = metrics.metric_of_job({"job": record.job})
+    of_job = metrics.metric_of_job({"job": record.job_document})
     shown: Json = to_json(replace(view, nodes=(), ranks=worst_ranks(view.ranks)[:MOST_IN_TROUBLE]))
     return {
         **shown,
@@ -90,7 +90,8 @@ def run_page(reader: Reader, name: str, *, is_first: bool = False) -> Json:
         "hours": to_json(hours),
         "headline": _headline(reader.last_values(run), view, of_job.name if of_job is not None else None),
         "logs": _logs(run, view),
-        "job": to_json({key: value for key, value in record.job.items() if key not in _NOT_SHOWN}),
+        "account": account.to_json() if (account := reader.account(run)) is not None else None,
+        "job": to_json({key: value for key, value in record.job_document.items() if key not in _NOT_SHOWN}),
     }
 
 
@@ -132,7 +133,7 @@ def files_page(reader: Reader, name: str) -> Json:
     found = _readable(lambda: checkpoints.all_of(run), list[checkpoints.Checkpoint](), problems)
     outputs = _readable(lambda: outputs_of(run), tuple[Output, ...](), problems)
     record = _readable(run.record, RunRecord.from_json(run.run_id, None), problems)
-    best = checkpoints.best(found, metrics.metric_of_checkpoints({"job": record.job}))
+    best = checkpoints.best(found, metrics.metric_of_checkpoints({"job": record.job_document}))
     return {
         "problems": list(dict.fromkeys(problems)),
         "checkpoints": [

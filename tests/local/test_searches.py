@@ -79,7 +79,7 @@ def test_a_search_goes_on_after_a_kill_and_stops_what_is_bad(orch: Orch, project
     assert [trial.end for trial in found[1]] == ["complete", "complete", "stopped", "complete"]
     records = [run.record() for run in runs]
     assert [record.values for record in records] == [{"--x": str(trial.values["--x"])} for trial in found[1]]
-    assert records[3].job["args"] == (args := [f"--x={found[1][3].values['--x']}"])
+    assert records[3].job.args == (args := (f"--x={found[1][3].values['--x']}",))
     assert orch("logs", runs[3].run_id).out == f"x {args[0].partition('=')[2]}\n"
     assert orch("best", "--json").json[0]["run_id"] == runs[3].run_id
     page = orch("status", sweep).out

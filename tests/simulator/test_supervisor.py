@@ -46,7 +46,7 @@ def recorded(gang: Gang, nodes: int) -> tuple[Event, ...]:
 
 def observed(gang: Gang, nodes: int, until: float, *, alive: bool, relaunches: bool = True) -> Observation:
     record = RunRecord(
-        "r-234567", nnodes=nodes, hosts=tuple(f"n{n + 1}" for n in range(nodes)), job={"retry": {"infra": 1}}
+        "r-234567", nnodes=nodes, hosts=tuple(f"n{n + 1}" for n in range(nodes)), job_document={"retry": {"infra": 1}}
     )
     events = tuple(event for event in recorded(gang, nodes) if event.time <= until)
     evidence = Evidence(record, events, dict.fromkeys(range(nodes), alive), False, None, relaunches)

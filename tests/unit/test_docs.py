@@ -212,7 +212,7 @@ def test_the_json_fields_are_those_that_are_printed() -> None:
     text = section((ROOT / "docs" / "cli.md").read_text(), "JSON")
     state = RunState("", "", "", 0.0, RunStatus.PENDING).to_json()
     of_a_run = {"progress", "last_line", "result", "folder", "record", "notifications", "findings", "trackers"}
-    of_a_run |= {"labels"}
+    of_a_run |= {"labels", "account"}
     named = first_column(text)
     assert set(named) == {*state, *of_a_run}
     assert set(named[: len(state)]) == set(state), "the fields of a state come first"

@@ -67,7 +67,7 @@ class Node:
 
 def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
     """Check all machines in parallel. Return the checks in the order of CHECKS."""
-    settings, asked = AgentsSettings.of(profile.to_json()), nproc_by_node(profile)
+    settings, asked = AgentsSettings.of(profile), nproc_by_node(profile)
     is_here, on_host = profile.kind == "local", profile.runtime == "none"  # in a container, torch is in the image
     hosts = dict(enumerate(settings.hosts[:1] if is_here else settings.hosts))
     if is_here:  # `shared_parent`: only the state folder itself is checked, as for a submit

@@ -15,7 +15,6 @@ from orchestrator.node.system.processes import Process
 from orchestrator.protocol.frozen import Value
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, names_in
-from orchestrator.transport.address import HERE, Address
 
 SECRETS: Final = "secrets.json"  # the secrets for another start; mode 0600, removed with the verdict
 NOBODY: Final = Process(0, 0)  # a placeholder for an agent that was started, but whose record is damaged
@@ -87,12 +86,10 @@ def read_handle(run: RunDir) -> Handle | None:
         return run.made_of("handle.json", _handle_of)
     except (StoreError, KeyError, TypeError, ValueError, AttributeError):
         try:
-            profile = run.record().profile
+            record = run.record()
         except StoreError:
             return None
-        if not profile:
-            return None
-        return first_handle(AgentsSettings.of(profile))
+        return first_handle(AgentsSettings.of(record.profile)) if record.profile_document else None
 
 
 def first_handle(settings: AgentsSettings) -> Handle:
@@ -105,10 +102,7 @@ def _handle_of(run: RunDir) -> Handle | None:
     if data is None:
         return None
     agents = {int(node): (int(each["pid"]), int(each["started"])) for node, each in data["agents"].items()}
-    if "hosts" in data or run.record().profile.get("hosts"):
-        hosts = tuple(map(Host.from_json, data["hosts"]))
-    else:  # a local run of an older orch
-        hosts = (Host(Address(HERE)),) * max(1, run.record().nnodes)
+    hosts = tuple(map(Host.from_json, data["hosts"]))
     plan_nodes = tuple(map(int, data.get("seats") or range(len(hosts))))
     if len(plan_nodes) != len(hosts):
         raise ValueError("the plan must have one node for each host")

@@ -251,7 +251,7 @@ class AgentsOverSsh(Agents):
         """
         from orchestrator.backends.agents.holdings import holdings
 
-        return holdings(AgentsSettings.of(profile.to_json()), self.pool)
+        return holdings(AgentsSettings.of(profile), self.pool)
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
         """List the remains of ended runs on the machines, spares included. Unless `dry_run` is True, remove a run's
@@ -259,4 +259,4 @@ class AgentsOverSsh(Agents):
         """
         from orchestrator.backends.agents.holdings import collect_garbage
 
-        return collect_garbage(AgentsSettings.of(profile.to_json()), self.pool, judge, dry_run=dry_run)
+        return collect_garbage(AgentsSettings.of(profile), self.pool, judge, dry_run=dry_run)

@@ -124,7 +124,7 @@ class Start:
         return facts
 
     def _with_environment(self, tasks: Tasks, facts: Facts) -> Tasks:
-        if self.run.record().job.get("environment") is None:
+        if self.run.record().job.environment is None:
             return tasks
         from orchestrator.backends.environments import with_environment
 

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -70,27 +70,27 @@ class Batch(Backend):
 
     # -- where the scheduler's programs run
 
-    def site(self, profile: Mapping[str, Any]) -> Site:
+    def site(self, profile: AnyProfile | None) -> Site:
         """Return the site of a profile: the machine on which the scheduler's programs run. Each machine has one Site
-        object.
+        object. Without a login node, `profile` may be None.
         """
-        login = str(profile.get("login") or "") if self.is_remote else ""
-        workdir = workdir_of(profile) if login else ""
-        key = (login, workdir, bool(login and profile.get("shared_parent")))
+        login: str = (getattr(profile, "login", None) or "") if self.is_remote else ""
+        workdir = workdir_of(profile) if profile is not None and login else ""
+        key = (login, workdir, profile is not None and bool(login) and profile.shared_parent)
         with self._lock:
             if (site := self._sites.get(key)) is None:
-                machine = self._login_node(login, workdir, profile) if login else LocalMachine
+                machine = self._login_node(login, workdir, profile) if profile is not None and login else LocalMachine
                 site = self._sites[key] = Site(self.scheduler, machine, login or HERE, workdir, shared_parent=key[2])
             return site
 
-    def _login_node(self, login: str, workdir: str, profile: Mapping[str, Any]) -> Callable[[], Machine]:
+    def _login_node(self, login: str, workdir: str, profile: AnyProfile) -> Callable[[], Machine]:
         pool, address = self.pool, replace(parse_address(login), **starters(profile))
         assert pool is not None, "only a remote backend reads login:"
         return lambda: pool.session(address, workdir)
 
     def site_of(self, run: RunDir) -> Site:
         """Return the site on which the run's job was submitted."""
-        return self.site(run.record().profile if self.is_remote else {})
+        return self.site(run.record().profile if self.is_remote else None)
 
     def agent_python(self, site: Site, python: str, setup: Sequence[str] = (), *, is_alone: bool = True) -> str:
         """Return the interpreter that starts the agents of a job, as checked on the login node: the profile's `python`,
@@ -223,7 +223,7 @@ class Batch(Backend):
 
             tasks = with_given_checkpoint(tasks)
         tasks = tuple(at_home(task, home) for task in tasks)
-        if run.record().job.get("environment") is None:
+        if run.record().job.environment is None:
             return tasks
         from orchestrator.backends.environments import with_environment
 
@@ -429,7 +429,7 @@ class Batch(Backend):
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
         """List the scheduler's queues or partitions."""
-        return self.scheduler.holdings(self.site(profile.to_json()))
+        return self.scheduler.holdings(self.site(profile))
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
         """Remove cached files in orch's folder that were not used for a long time. Jobs are not touched, because the
@@ -438,7 +438,7 @@ class Batch(Backend):
         from orchestrator.backends.environments import tidy_cache
 
         paths = self.paths(RunDir(state_root() / "runs" / "cache"), profile.workdir, profile.python)
-        site = self.site(profile.to_json())
+        site = self.site(profile)
         if self.is_remote:
             site.hello()  # it refuses a folder that others may write into
         return [] if dry_run else tidy_cache(site.machine(), str(PurePosixPath(paths.run_dir).parents[1]))

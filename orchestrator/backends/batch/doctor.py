@@ -27,7 +27,7 @@ def examine(
     BackendError at the first check that can't be made.
     """
     found: Found = {}
-    site, login = trial.site, str(trial.launch.profile.get("login") or "")
+    site, login = trial.site, getattr(trial.launch.profile, "login", None) or ""
     try:
         folder = trial.folder()
         if login:

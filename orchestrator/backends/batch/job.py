@@ -141,7 +141,7 @@ def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> Sch
 def _other_limit(run: RunDir, kind: Scheduler, job: Job) -> str:
     """Return a sentence if the job's time limit is not the limit that the run asked for; "" otherwise."""
     record = run.record()
-    asked = (record.job.get("resources") or {}).get("time") or record.profile.get("time")
+    asked = record.job.resources.time or getattr(record.profile, "time", None)
     if job.limit is None or not asked or abs(job.limit - asked) < MINUTE:  # schedulers count in minutes
         return ""
     return f"{kind.title} gives the job {duration(job.limit)}, not the {duration(asked)} that the run asked for"

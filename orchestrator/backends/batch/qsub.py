@@ -89,19 +89,22 @@ class Qsub(Scheduler):
 
     def options(self, launch: LaunchPlan, array: Array | None = None) -> list[str]:
         """Return all options of qsub for a plan."""
+        from orchestrator.specs.profile import QsubProfile, as_profile
+
         pairs: list[tuple[str, object]] = [
             ("-V", True),
             ("-N", self.job_name(array.sweep if array else launch.run_id)),
             ("-S", "/bin/sh"),
             ("-o", "/dev/null"),  # the script opens a log of its own, which no other start has
             ("-r", "n" if stays_ended(launch) else "y"),
-            *([] if launch.job.get("batch") else self.requests(launch, array)),
+            *([] if launch.job.batch else self.requests(launch, array)),
         ]
-        extra = {f"-{name}": value for name, value in (launch.profile.get("qsub") or {}).items() if value is not False}
+        given = as_profile(launch.profile, QsubProfile).qsub
+        extra = {f"-{name}": value for name, value in given.items() if value is not False}
         # A batch file has its own options, and the profile's queue and account only if the file sets none.
-        if batch := launch.job.get("batch"):
-            own = batch["options"]
-            where = [(flag, launch.profile.get(field)) for flag, field in self.places.items() if flag not in own]
+        if batch := launch.job.batch:
+            own = batch.options
+            where = [(flag, getattr(launch.profile, field)) for flag, field in self.places.items() if flag not in own]
             return [*as_words([*pairs, *self.always, *where, *extra.items()]), *own]
         return as_words([*pairs, *extra.items()])
 
@@ -137,7 +140,7 @@ class Qsub(Scheduler):
         last = last or "it did not say why"
         for words, meaning, hint in self.refusals:
             if says(said, (words,)):
-                return BackendError(f"{meaning.format(**launch.profile)} (qsub: {last})", hint)
+                return BackendError(f"{meaning.format(**vars(launch.profile))} (qsub: {last})", hint)
         if self.is_unreachable(said):
             return BackendError(f"{self.title}'s server can't be reached: {last}", self.up_hint, transient=True)
         return BackendError(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for a subm
     from orchestrator.runs.job_use import JobUse
     from orchestrator.runs.record import RunRecord
     from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.machine import Output
 
 T = TypeVar("T")
@@ -159,10 +160,11 @@ class Order:
 
 def with_option(launch: LaunchPlan, field: str, option: str, values: Sequence[str]) -> LaunchPlan:
     """Return the plan with more values appended, after a comma, to an option in the profile's `field`."""
-    given = dict(launch.profile.get(field) or {})
-    own = given.get(option)
-    given[option] = ",".join([*([str(own)] if own else []), *values])
-    return replace(launch, profile={**launch.profile, field: given})
+    given = dict(getattr(launch.profile, field))
+    before = given.get(option)
+    given[option] = ",".join([*([str(before)] if before else []), *values])
+    own: dict[str, Any] = {field: given}
+    return replace(launch, profile=replace(launch.profile, **own))
 
 
 def in_words(by_shell: ByShell) -> str:
@@ -394,7 +396,7 @@ class Scheduler(ABC):
     def check_folder(self, folder: str) -> None:
         """Raise UsageError if the scheduler can't use this folder for a job's files."""
 
-    def begins_later(self, profile: Mapping[str, Any]) -> bool:
+    def begins_later(self, profile: AnyProfile) -> bool:
         """Return True if the profile's own options delay the start of its jobs."""
         return False
 

@@ -50,7 +50,7 @@ def job_script(words: Words, launch: LaunchPlan, array: Array | None) -> str:
     number = f'job="{words.number}_$task"' if array else f'job="{words.number}"'
     run = shlex.quote(run_dir.rpartition(".")[0] + ".") + '"$task"' if array else shlex.quote(run_dir)
     # A batch file that does not ask for another start keeps its whole time, without a warning before its end.
-    ends = launch.job.get("batch") and (launch.job.get("retry") or {}).get("timeout") == 0
+    ends = launch.job.batch and launch.job.retry.timeout == 0
     limit = "-" if launch.time_limit is None or ends else str(launch.time_limit)
     return "\n".join(
         [
@@ -102,4 +102,4 @@ def as_comments(mark: str, words: Sequence[str]) -> list[str]:
 
 def stays_ended(launch: LaunchPlan) -> bool:
     """Return True if the scheduler must not start the job again after a preemption, because `retry.preempted` is 0."""
-    return (launch.job.get("retry") or {}).get("preempted") == 0
+    return launch.job.retry.preempted == 0

@@ -15,7 +15,6 @@ from orchestrator.backends.hosts import on_each
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask, at_home
-from orchestrator.runs.record import notify_entries
 from orchestrator.transport.node_archive import kept_archive
 
 if TYPE_CHECKING:
@@ -98,8 +97,8 @@ def queued(site: Site, order: Order) -> tuple[str, str] | None:
 
     Raises BackendError if the scheduler refuses the job.
     """
-    told = (entry.variable for entry in notify_entries(order.launch.job) if entry.variable)
-    machine, hidden = site.machine(), (*RANK_VARIABLES, *order.launch.secret_names, *told)
+    told = (each.webhook_env or each.apprise_env for each in order.launch.job.notify)
+    machine, hidden = site.machine(), (*RANK_VARIABLES, *order.launch.secret_names, *filter(None, told))
 
     def put(path: str, data: bytes) -> None:
         machine.call("write_file", data, path=path)

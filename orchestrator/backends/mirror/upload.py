@@ -72,7 +72,7 @@ def stage_replay(
     machine.
     """
     folder, resume = run_folder(workdir, name), "never"
-    machine.call("hello", workdir=workdir, shared_parent=bool(run.record().profile.get("shared_parent")))
+    machine.call("hello", workdir=workdir, shared_parent=run.record().profile.shared_parent)
     send_code(machine, run, workdir, f"{folder}/code")
     if checkpoint is not None:
         resume = f"{folder}/given"
@@ -133,7 +133,7 @@ def check_machine(machine: Machine, run: RunDir, task: NodeTask, workdir: str) -
     No file is sent to the machine. Raises BackendError if the machine can't take part.
     """
     host = machine.name
-    hello, _ = machine.call("hello", workdir=workdir, shared_parent=bool(run.record().profile.get("shared_parent")))
+    hello, _ = machine.call("hello", workdir=workdir, shared_parent=run.record().profile.shared_parent)
     hello["answered"] = time.time()
     if "nccl" in task.backend and hello["gpus"] < (ranks := task.nproc or 1):
         raise BackendError(
@@ -141,7 +141,7 @@ def check_machine(machine: Machine, run: RunDir, task: NodeTask, workdir: str) -
             "lower `nproc_per_node` for this host, or set `backend: gloo`",
         )
     has = Has(hello["cores"], hello["gpus"], hello["memory"])
-    if lacks := lacking(run.record().job.get("resources") or {}, has):
+    if lacks := lacking(run.record().job.resources, has):
         raise BackendError(
             f"{host}: it {'; it '.join(lacks.values())}",
             f"change `resources.{next(iter(lacks))}` in the job, or use another host",

@@ -114,7 +114,7 @@ class RunWatcher:
     def _sources_of_outputs(self) -> Sequence[Source]:
         """Return the machines that have outputs. If the machines share the folder, node 0's machine has all outputs."""
         sources = self.sources()
-        return [each for each in sources if each.nodes[0] == 0] if self.run.record().profile.get("shared") else sources
+        return [each for each in sources if each.nodes[0] == 0] if self.run.record().profile.shared else sources
 
     def wait(self, timeout: float) -> None:
         """Return when a file or an agent has changed, or after `timeout` seconds."""
@@ -315,7 +315,7 @@ def bring_home(
     left: dict[int, Left] = {}
     sizes = Sizes(run, by_node)
     # Node 0's outputs come first: the others are compared with them. In a shared folder, node 0 has all outputs.
-    stages = [{0}] if run.record().profile.get("shared") else [{0}, set(by_node) - {0}]
+    stages = [{0}] if run.record().profile.shared else [{0}, set(by_node) - {0}]
     for stage in stages:
         found, lost = on_all(outputs, {node: each for node, each in of_those(failed).items() if node in stage})
         left |= found
@@ -324,7 +324,7 @@ def bring_home(
         raise all_of(vital)
     record_left(run, left, {node: by_node[node].name for node in left}, remote)
     held = {node for node, each in left.items() if each.is_something}
-    is_whole = not run.record().profile.get("shared") or not ({0} & (held | failed.keys()))
+    is_whole = not run.record().profile.shared or not ({0} & (held | failed.keys()))
     _, kept = on_all(remove, of_those({*failed, *held}) if is_whole else {})
     for node, error in {**failed, **kept}.items():
         _record_left_behind(run, by_node[node], error.message)

@@ -10,6 +10,7 @@ from orchestrator.backends.batch import doctor
 from orchestrator.backends.batch.queues import Partition, least
 from orchestrator.backends.batch.site import Site, first_line
 from orchestrator.backends.pbs.parse import bytes_in, seconds_in, shown
+from orchestrator.backends.pbs.settings import settings_of
 from orchestrator.errors import BackendError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def examine(trial: Trial, chunk: Mapping[str, Any]) -> list[Check]:
         if state not in ("Active", "Scheduling"):
             hint = "jobs wait until the cluster's administrator starts the scheduler"
             found["server"] = CheckResult(Level.WARN, f"{name}: {state}", hint)
-        wanted = launch.profile.get("queue") or server.get("default_queue")
+        wanted = settings_of(launch).queue or server.get("default_queue")
         found["queue"] = fits_queue(wanted, _shown(site, "Queue", "qstat", "-Q"), launch.time_limit)
         found["hosts"] = fits_hosts(_nodes(site, str(wanted)), launch.nnodes, chunk)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.backends.batch.qsub import Qsub
 from orchestrator.backends.batch.scheduler import Array, Job, Query, with_option
 from orchestrator.backends.pbs import parse
+from orchestrator.backends.pbs.settings import settings_of
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.base import Check
@@ -82,14 +83,14 @@ class Pbs(Qsub, kind="pbs"):
 
     def requests(self, launch: LaunchPlan, array: Array | None) -> list[tuple[str, object]]:
         # Each node is one chunk on a host of its own.
-        profile = launch.profile
+        profile = settings_of(launch)
         select = ":".join([str(launch.nnodes), *(f"{name}={value}" for name, value in chunk_of(launch).items())])
         return [
             *self.always,
-            ("-q", profile.get("queue")),
-            ("-A", profile.get("account")),
+            ("-q", profile.queue),
+            ("-A", profile.account),
             ("-l", f"select={select}"),
-            ("-l", f"place={profile.get('place') or 'scatter'}"),
+            ("-l", f"place={profile.place or 'scatter'}"),
             ("-l", launch.time_limit and f"walltime={launch.time_limit}"),
             ("-J", array and f"0-{array.count - 1}{f'%{array.parallel}' if array.parallel else ''}"),
         ]
@@ -123,13 +124,13 @@ def _qstat(job_id: str) -> Sequence[str]:
 
 def chunk_of(launch: LaunchPlan) -> dict[str, Any]:
     """Return the resources that a plan requests on each node."""
-    profile, resources = launch.profile, launch.job["resources"]
+    profile, resources = settings_of(launch), launch.job.resources
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
-    mem = resources["mem"] or profile.get("mem")
+    mem = resources.mem or profile.mem
     chunk = {
-        "ncpus": resources["cpus"] or profile.get("ncpus") or max(counts, default=1),
-        "ngpus": profile.get("ngpus") and (resources["gpus"] or profile["ngpus"]),
+        "ncpus": resources.cpus or profile.ncpus or max(counts, default=1),
+        "ngpus": profile.ngpus and (resources.gpus or profile.ngpus),
         "mem": mem and f"{-(-mem // 2**20)}mb",
-        **(profile.get("select") or {}),
+        **profile.select,
     }
     return {name: value for name, value in chunk.items() if value}

@@ -12,6 +12,7 @@ from orchestrator.backends.batch import doctor
 from orchestrator.backends.batch.queues import Partition, least
 from orchestrator.backends.batch.site import Site, first_line
 from orchestrator.backends.sge.parse import bytes_of
+from orchestrator.backends.sge.settings import settings_of
 from orchestrator.errors import BackendError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def examine(trial: Trial, slots: int) -> list[Check]:
 
     def add_own(found: doctor.Found) -> None:
         found["version"] = CheckResult(Level.OK, asked(site, "qstat", "-help").splitlines()[0].strip())
-        found["queue"] = fits_queue(launch.profile.get("queue"), asked(site, "qconf", "-sql").split())
+        found["queue"] = fits_queue(settings_of(launch).queue, asked(site, "qconf", "-sql").split())
         found["pe"] = _pe(site, launch, slots)
         found["qsub"] = site.scheduler.would_take(launch, site)
 
@@ -58,7 +59,7 @@ def fits_queue(wanted: str | None, queues: list[str]) -> CheckResult:
 
 
 def _pe(site: Site, launch: LaunchPlan, slots: int) -> CheckResult:
-    name = launch.profile.get("pe")
+    name = settings_of(launch).pe
     if name is None:
         return CheckResult(Level.OK, "no parallel environment, so the job gets one slot")
     if re.search(PATTERN, name):

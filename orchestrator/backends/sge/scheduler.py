@@ -10,6 +10,7 @@ from orchestrator.backends.base import CheckResult, Level
 from orchestrator.backends.batch.qsub import Qsub
 from orchestrator.backends.batch.scheduler import Array, Job, Query, with_option
 from orchestrator.backends.sge import parse
+from orchestrator.backends.sge.settings import settings_of
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.base import Check
@@ -86,15 +87,15 @@ class GridEngine(Qsub, kind="sge"):
         return parse.job_name(name)
 
     def requests(self, launch: LaunchPlan, array: Array | None) -> list[tuple[str, object]]:
-        profile = launch.profile
+        profile = settings_of(launch)
         slots = slots_of(launch)
         limit = {} if launch.time_limit is None else {"h_rt": launch.time_limit}
-        asked = ",".join(f"{name}={value}" for name, value in {**(profile.get("request") or {}), **limit}.items())
+        asked = ",".join(f"{name}={value}" for name, value in {**profile.request, **limit}.items())
         return [
             *self.always,
-            ("-pe", profile.get("pe") and (profile["pe"], slots * launch.nnodes)),
-            ("-q", profile.get("queue")),
-            ("-P", profile.get("project")),
+            ("-pe", profile.pe and (profile.pe, slots * launch.nnodes)),
+            ("-q", profile.queue),
+            ("-P", profile.project),
             ("-l", asked),
             ("-t", array and f"1-{array.count}"),
             ("-tc", array and array.parallel),
@@ -143,4 +144,4 @@ def _qacct(job_id: str) -> Sequence[str]:
 def slots_of(launch: LaunchPlan) -> int:
     """Return the number of slots that a plan requests on each node."""
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
-    return int(launch.job["resources"]["cpus"] or launch.profile.get("slots") or max(counts, default=1))
+    return launch.job.resources.cpus or settings_of(launch).slots or max(counts, default=1)

@@ -22,7 +22,7 @@ from orchestrator.backends.slurm.environment import filled
 from orchestrator.backends.slurm.parse import COMMENT, job_id_of
 from orchestrator.backends.slurm.partitions import fits, partitions, refused, would_take
 from orchestrator.backends.slurm.script import cores_per_node, gpus_per_node, options_in, parameters, step_rules
-from orchestrator.backends.slurm.settings import SlurmSettings
+from orchestrator.backends.slurm.settings import settings_of
 from orchestrator.backends.slurm.submission import rendered
 from orchestrator.errors import BackendError
 from orchestrator.node.server.machine import ASK_INTERPRETER
@@ -32,6 +32,7 @@ from orchestrator.transport.node_archive import node_archive
 
 if TYPE_CHECKING:
     from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.specs.slurm_profile import SlurmProfile
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 OWN: Final = ("partition", "sbatch", "workdir", "grace")
@@ -59,7 +60,7 @@ def examine(trial: Trial) -> list[Check]:
     def add_own(found: Found) -> None:
         site, folder = trial.site, trial.folder()
         launch, by_shell = filled(trial.launch, site.environment())
-        asked = SlurmSettings.of(launch.profile)
+        asked = settings_of(launch.profile)
         fitting = fits(replace(asked, cpus_per_task=cores_per_node(launch)), partitions(site))
         found["partition"] = fitting._replace(value="; ".join(filter(None, [fitting.value, in_words(by_shell)])))
         found["sbatch"] = would_take(site, launch)
@@ -74,7 +75,7 @@ def examine(trial: Trial) -> list[Check]:
 # -- how long a rank may save
 
 
-def _grace(site: Site, settings: SlurmSettings) -> CheckResult:
+def _grace(site: Site, settings: SlurmProfile) -> CheckResult:
     """Check that a preempted rank has enough time for a checkpoint. It is assumed to take as long as the newest
     checkpoint of a run with this profile.
     """
@@ -128,7 +129,7 @@ def _on_node(site: Site, launch: LaunchPlan, folder: str) -> dict[str, CheckResu
     """
     token, machine = secrets.token_hex(8), site.machine()
     path = f"{folder}/.doctor-{token}"
-    settings, gpus = SlurmSettings.of(launch.profile), gpus_per_node(launch)
+    settings, gpus = settings_of(launch.profile), gpus_per_node(launch)
     python = settings.python or ("python3" if settings.login else sys.executable)
     words = ("sh", "-c", LOOK, "sh", path, token, python, ASK_INTERPRETER, str(int(gpu_checks.TRY_SECONDS)))
     try:

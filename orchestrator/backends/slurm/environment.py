@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.backends.slurm.settings import settings_of
+
 if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
     from orchestrator.backends.batch.scheduler import ByShell
     from orchestrator.specs.plan import LaunchPlan
@@ -40,12 +42,12 @@ def filled(launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, 
     """Return the plan, in which variables of the shell have set options that the profile leaves empty, and the names of
     these variables.
     """
-    profile: dict[str, Any] = dict(launch.profile)
-    sbatch = dict(profile.get("sbatch") or {})
-    used: ByShell = {}
+    profile, used = settings_of(launch.profile), dict[str, Any]()
+    fields: dict[str, Any] = {name: getattr(profile, name) for name in FIELDS}
+    sbatch = dict(profile.sbatch)
     for variable, value in fills_in(environ).items():
         option = FILLS[variable]
-        place = profile if option in FIELDS else sbatch
+        place = fields if option in FIELDS else sbatch
         if place.get(option) is None:
             place[option], used[option] = value, {"value": value, "by": variable}
-    return replace(launch, profile={**profile, "sbatch": sbatch}), used
+    return replace(launch, profile=replace(profile, sbatch=sbatch, **fields)), used

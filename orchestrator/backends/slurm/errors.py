@@ -4,11 +4,13 @@ has no side effects.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.slurm.parse import is_unreachable
-from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.errors import BackendError
+
+if TYPE_CHECKING:
+    from orchestrator.specs.slurm_profile import SlurmProfile
 
 # (words of sbatch, their meaning, the hint; {field} is a field of the profile)
 REFUSALS: Final = (
@@ -48,7 +50,7 @@ REFUSALS: Final = (
 )  # fmt: skip
 
 
-def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: str = "this machine") -> BackendError:
+def refusal(said: str, settings: SlurmProfile, time_limit: int | None, where: str = "this machine") -> BackendError:
     """Return the error for the output of sbatch. If the message is unknown, the error is the last line of the
     output.
     """

@@ -12,12 +12,13 @@ from orchestrator.backends.batch.site import Site, first_line
 from orchestrator.backends.slurm.environment import filled
 from orchestrator.backends.slurm.errors import refusal
 from orchestrator.backends.slurm.script import asked_of, cores_per_node, options_in
-from orchestrator.backends.slurm.settings import SlurmSettings
+from orchestrator.backends.slurm.settings import settings_of
 from orchestrator.errors import BackendError
 from orchestrator.specs.sbatch_options import gpus_in, seconds_in
 
 if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.specs.slurm_profile import SlurmProfile
 
 SINFO_FORMAT: Final = "%P|%a|%l|%D|%A|%c|%m|%G|%N"
 
@@ -53,7 +54,7 @@ def partitions(site: Site) -> list[Partition]:
     return parse_sinfo(answer.out)
 
 
-def cores_per_gpu(settings: SlurmSettings, rows: list[Partition], shown: str) -> int | None:
+def cores_per_gpu(settings: SlurmProfile, rows: list[Partition], shown: str) -> int | None:
     """Return the number of cores per GPU in the profile's partition; None if it is unknown.
 
     It is the number that Slurm gives by default. Without such a default, it is a node's number of cores (or the
@@ -71,12 +72,12 @@ def _least(cores: str) -> int:
     return int(found[0]) if found else 0
 
 
-def _own(settings: SlurmSettings, rows: list[Partition]) -> list[Partition]:
+def _own(settings: SlurmProfile, rows: list[Partition]) -> list[Partition]:
     wanted = settings.partition
     return [row for row in rows if (row.name in wanted.split(",") if wanted else row.is_default)]
 
 
-def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
+def fits(settings: SlurmProfile, rows: list[Partition]) -> CheckResult:
     """Check that the partition exists and is up, permits the number of nodes and the time, and has nodes of
     sufficient size.
     """
@@ -105,7 +106,7 @@ def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
     return CheckResult(Level.OK, f"{name}: {total} nodes, {idle} idle")
 
 
-def _too_small(settings: SlurmSettings, rows: list[Partition]) -> tuple[str, str] | None:
+def _too_small(settings: SlurmProfile, rows: list[Partition]) -> tuple[str, str] | None:
     """Return (the requested numbers that the nodes lack, the field to change); None if enough nodes are large
     enough.
     """
@@ -162,12 +163,12 @@ def with_share_of_cores(launch: LaunchPlan, site: Site) -> LaunchPlan:
     """Return the plan with the number of cores for its GPUs. If that number is unknown or sbatch would refuse it,
     return the plan unchanged.
     """
-    settings = SlurmSettings.of(filled(launch, site.environment())[0].profile)
+    settings = settings_of(filled(launch, site.environment())[0].profile)
     rows = partitions(site)
     names = settings.partition.split(",") if settings.partition else [row.name for row in rows if row.is_default]
     shown = site.call("scontrol", "show", "partition", "-o", *names[:1]).out  # without a name it shows all
     if (share := cores_per_gpu(settings, rows, shown)) is None:
         return launch
-    fuller = replace(launch, profile={**launch.profile, "cpus_per_gpu": share})
+    fuller = replace(launch, profile=replace(settings_of(launch.profile), cpus_per_gpu=share))
     site.need("sbatch")
     return fuller if would_take(site, filled(fuller, site.environment())[0]).level is not Level.FAIL else launch

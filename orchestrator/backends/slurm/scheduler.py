@@ -22,6 +22,7 @@ from orchestrator.backends.batch.scheduler import (
 )
 from orchestrator.backends.slurm import parse
 from orchestrator.backends.slurm.environment import PRINT_FILLS, filled
+from orchestrator.backends.slurm.settings import settings_of
 from orchestrator.errors import BackendError, UsageError
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.runs.job_use import JobUse
     from orchestrator.runs.record import RunRecord
     from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.machine import Output
 
 AFTER_REQUEUE: Final = 5  # seconds
@@ -148,8 +150,8 @@ class Slurm(Scheduler, kind="slurm"):
             hint = "set `workdir` in the profile to another folder"
             raise UsageError(f"Slurm expands '{odd}' in the path of a log, and {folder} contains this character", hint)
 
-    def begins_later(self, profile: Mapping[str, Any]) -> bool:
-        return "begin" in (profile.get("sbatch") or {})
+    def begins_later(self, profile: AnyProfile) -> bool:
+        return "begin" in settings_of(profile).sbatch
 
     # -- advice
 

@@ -5,20 +5,22 @@ its one srun. This module has no side effects.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends.batch.script import lay_line, stays_ended
 from orchestrator.backends.slurm.parse import COMMENT
-from orchestrator.backends.slurm.settings import SlurmSettings
+from orchestrator.backends.slurm.settings import settings_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.schedulers import BATCH_PID, SCHEDULERS, WARNING_NAMES, warning
 from orchestrator.specs.sbatch_options import gpus_in
 
 if TYPE_CHECKING:  # a look at runs must not wait for pydantic
     from orchestrator.backends.batch.scheduler import Array
+    from orchestrator.specs.job import BatchFile, Job
     from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.specs.profiles import AnyProfile
+    from orchestrator.specs.slurm_profile import SlurmProfile
 
 FOLDER: Final = SCHEDULERS["slurm"].folder
 ARCHIVE: Final = "submitit.pyz"  # submitit and what it imports, as one program
@@ -63,19 +65,19 @@ def command_of(array: Array, launch: LaunchPlan) -> tuple[str, ...]:
 
 def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]:
     """Return the parameters of submitit's SlurmExecutor for this plan. Each node has one task, which runs the agent."""
-    settings, resources = SlurmSettings.of(launch.profile), launch.job["resources"]
-    if launch.job.get("batch"):
-        return _of_batch_file(launch, settings)
+    settings, resources = settings_of(launch.profile), launch.job.resources
+    if launch.job.batch:
+        return _of_batch_file(launch, launch.job.batch, settings)
     extras = {name: value for name, value in settings.sbatch.items() if value is not False}
     cpus = cores_per_node(launch)
-    mem = resources["mem"] or settings.mem
-    gpus = settings.gpus_per_node and (resources["gpus"] or settings.gpus_per_node)
+    mem = resources.mem or settings.mem
+    gpus = settings.gpus_per_node and (resources.gpus or settings.gpus_per_node)
     minutes = None if launch.time_limit is None else max(1, -(-launch.time_limit // 60))
     name, shell = (array.sweep if array else launch.run_id), in_shell(launch, array)
     asked = {
         "job_name": name,
         "comment": COMMENT.format(name),
-        "nodes": launch.nnodes + settings.spares,
+        "nodes": launch.nnodes + (settings.spares or 0),
         "ntasks_per_node": 1,
         "time": minutes,
         "partition": settings.partition,
@@ -112,7 +114,7 @@ OF_THE_FILE: Final = (
 """The prefixes of options that only the batch file sets: the same options in the profile are for other jobs."""
 
 
-def _of_batch_file(launch: LaunchPlan, settings: SlurmSettings) -> dict[str, Any]:
+def _of_batch_file(launch: LaunchPlan, batch: BatchFile, settings: SlurmProfile) -> dict[str, Any]:
     """Return the parameters for a batch file that runs as it is: its own options, and the options of the profile
     that say where jobs run and that the file lacks. Nodes, tasks, cores, GPUs and memory are those of the file.
     """
@@ -121,7 +123,7 @@ def _of_batch_file(launch: LaunchPlan, settings: SlurmSettings) -> dict[str, Any
     where = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
     minutes = {"time": max(1, -(-launch.time_limit // 60))} if launch.time_limit is not None else {}
     sbatch = {name: value for name, value in settings.sbatch.items() if not name.startswith(OF_THE_FILE)}
-    own = dict(_pair(option) for option in launch.job["batch"]["options"])
+    own = dict(_pair(option) for option in batch.options)
     # submitit adds --nodes, --time and --signal if they are not given. None removes an option again.
     given = {"nodes": None, "time": None, "signal": None, **where, **minutes, **sbatch, **own}
     if "dependency" in sbatch and "dependency" in own:
@@ -145,17 +147,17 @@ def _pair(option: str) -> tuple[str, str | bool]:
     return name, value if equals else True
 
 
-def batch_file_step(launch: LaunchPlan) -> str:
+def batch_file_step(launch: LaunchPlan, batch: BatchFile) -> str:
     """Return the shell lines that start the agent for a batch file. The agent runs in the batch step, so the file's own
     srun finds all of the job's resources free.
 
     The batch shell passes a signal that the file requests for itself (`--signal=B:...`) on to the file's program.
     """
     python, archive, *_ = launch.commands[0]
-    run, asks = launch.tasks[0].run_dir, (launch.job.get("retry") or {}).get("timeout") != 0
+    run, asks = launch.tasks[0].run_dir, launch.job.retry.timeout != 0
     limit = str(launch.time_limit) if asks and launch.time_limit else "-"
     words = shlex.join([python, archive, "job", "slurm", run])
-    signal = next((value for name, value in map(_pair, launch.job["batch"]["options"]) if name == "signal"), "")
+    signal = next((value for name, value in map(_pair, batch.options) if name == "signal"), "")
     flags, _, requested = str(signal).rpartition(":")
     number = requested.partition("@")[0].removeprefix("SIG") if "B" in flags else ""
     pid = shlex.quote(f"{run}/{BATCH_PID}")
@@ -193,28 +195,26 @@ def cores_per_node(launch: LaunchPlan) -> int | None:
     return asked_of(launch.profile, launch.job, ranks).cpus_per_task
 
 
-def asked_of(profile: Mapping[str, Any], job: Mapping[str, Any], ranks: int) -> SlurmSettings:
+def asked_of(profile: AnyProfile, job: Job, ranks: int) -> SlurmProfile:
     """Return the settings of a profile with the numbers that sbatch gets, for a job with this number of ranks per node.
 
     0 ranks means that the number is unknown.
     """
-    settings, resources = SlurmSettings.of(profile), job.get("resources") or {}
-    gpus = gpus_of(settings, resources.get("gpus"))
-    cores = resources.get("cpus") or settings.cpus_per_task or max(ranks, (settings.cpus_per_gpu or 0) * (gpus or 0))
+    settings, resources = settings_of(profile), job.resources
+    gpus = gpus_of(settings, resources.gpus)
+    cores = resources.cpus or settings.cpus_per_task or max(ranks, (settings.cpus_per_gpu or 0) * (gpus or 0))
     return replace(
-        settings, cpus_per_task=cores or None, gpus_per_node=gpus, mem=resources.get("mem") or settings.mem,
-        time=resources.get("time") or settings.time,
+        settings, cpus_per_task=cores or None, gpus_per_node=gpus, mem=resources.mem or settings.mem,
+        time=resources.time or settings.time,
     )  # fmt: skip
 
 
 def gpus_per_node(launch: LaunchPlan) -> int | None:
     """Return the number of GPUs of each node; None if it is 0, or if only other options of sbatch set it."""
-    settings = SlurmSettings.of(launch.profile)
-    asked: int | None = launch.job["resources"]["gpus"]
-    return gpus_of(settings, asked)
+    return gpus_of(settings_of(launch.profile), launch.job.resources.gpus)
 
 
-def gpus_of(settings: SlurmSettings, asked: int | None) -> int | None:
+def gpus_of(settings: SlurmProfile, asked: int | None) -> int | None:
     """Return the number of GPUs to request on each node; None if it is 0.
 
     If the profile sets `gpus_per_node`, this is the job's number `asked`, or else the profile's. Otherwise, it is the
@@ -223,14 +223,14 @@ def gpus_of(settings: SlurmSettings, asked: int | None) -> int | None:
     return (settings.gpus_per_node and (asked or settings.gpus_per_node)) or gpus_in(settings.gres or "") or None
 
 
-def leaves_cores_open(profile: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+def leaves_cores_open(profile: AnyProfile, job: Job) -> bool:
     """Return True if GPUs are requested, and neither profile nor job sets the number of cores."""
-    if job.get("batch"):
+    if job.batch:
         return False
-    settings, resources = SlurmSettings.of(profile), job.get("resources") or {}
-    said = resources.get("cpus") or settings.cpus_per_task or settings.cpus_per_gpu
+    settings, resources = settings_of(profile), job.resources
+    said = resources.cpus or settings.cpus_per_task or settings.cpus_per_gpu
     by_sbatch = any(name.startswith(("cpus", "cores", "exclusive")) for name in settings.sbatch)
-    return bool(gpus_of(settings, resources.get("gpus"))) and not said and not by_sbatch
+    return bool(gpus_of(settings, resources.gpus)) and not said and not by_sbatch
 
 
 def step(launch: LaunchPlan, array: Array | None = None) -> str:
@@ -242,13 +242,13 @@ def step(launch: LaunchPlan, array: Array | None = None) -> str:
 
     With spares, a program of node.pyz runs this srun for each start, and adds its nodes and its log.
     """
-    if launch.job.get("batch"):
-        return batch_file_step(launch)
+    if launch.job.batch:
+        return batch_file_step(launch, launch.job.batch)
     shell, top = in_shell(launch, array), array.folder if array else launch.tasks[0].run_dir
     python, *_ = launch.commands[0]
     rules = shlex.join(step_rules(launch))
     words = shlex.join([python, "-u", f"{top}/{ARCHIVE}", f"{top}/{FOLDER}"])
-    if SlurmSettings.of(launch.profile).spares:
+    if settings_of(launch.profile).spares:
         return f"{shlex.join([python, f'{top}/node.pyz', 'starts'])} {shell.run} {shell.log} srun {rules} {words}"
     log = f'--output={shell.run}/{FOLDER}/agent.{shell.log}."${{SLURM_RESTART_COUNT:-0}}".%t.log'
     return f"srun {rules} {log} {words}"
@@ -257,7 +257,7 @@ def step(launch: LaunchPlan, array: Array | None = None) -> str:
 def step_rules(launch: LaunchPlan) -> list[str]:
     """Return the options of the srun that starts a run's agents, except those for its log."""
     cpus = cores_per_node(launch)  # since Slurm 22.05 srun does not inherit it from sbatch
-    spares = SPARES_RULES if SlurmSettings.of(launch.profile).spares else ()
+    spares = SPARES_RULES if settings_of(launch.profile).spares else ()
     return [*STEP_RULES, *spares, *([f"--cpus-per-task={cpus}"] if cpus else [])]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.tables import counted, table
@@ -20,6 +20,7 @@ MOST_ROWS = 64  # if there are more ranks, ranges of nodes are shown
 if TYPE_CHECKING:
     from orchestrator.prepare.prepare import Shipment
     from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.specs.python_environment import PythonEnvironment
 
 
 def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
@@ -28,17 +29,17 @@ def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
 
     task = launch.tasks[0]
     world = launch.world_size
-    lines = [f"{launch.name} on {launch.profile['name']} ({launch.profile['kind']})"]
+    lines = [f"{launch.name} on {launch.profile.name} ({launch.profile.kind})"]
     facts: dict[str, str] = {
         "nodes": _nodes(launch),
         "world size": str(world) if world else ON_THE_NODES,
         "MASTER_ADDR": launch.master_addr,
         "MASTER_PORT": BOUND_LATER,
         "agent ports": _gang_ports(task),
-        "backend": launch.profile["backend"],
+        "backend": launch.profile.backend,
         "launcher": _launcher(task.launcher, task.program.kind),
         "container": _container(task),
-        "environment": _environment(launch.job.get("environment")),
+        "environment": _environment(launch.job.environment),
         "checkpoints": f"{task.checkpoint_dir} (keep {task.checkpoint_keep}, resume {task.resume})",
         "code": task.code_dir,
         "limits": f"join {duration(task.join_timeout)}, grace {duration(task.grace)}, "
@@ -112,12 +113,12 @@ def _container(task: NodeTask) -> str:
     return f"{task.container.image} in {task.container.runtime}, {pulled[task.container.pull]}"
 
 
-def _environment(asked: Mapping[str, Any] | None) -> str:
+def _environment(asked: PythonEnvironment | None) -> str:
     if asked is None:
         return ""
-    python = f", Python {asked['python']}" if asked["python"] else ""
-    system = f", over the packages of {asked['system_packages']}" if asked["system_packages"] else ""
-    return f"{asked['lock']}{python}{system}, installed on the nodes"
+    python = f", Python {asked.python}" if asked.python else ""
+    system = f", over the packages of {asked.system_packages}" if asked.system_packages else ""
+    return f"{asked.lock}{python}{system}, installed on the nodes"
 
 
 def _commands(launch: LaunchPlan) -> list[str]:
@@ -135,7 +136,7 @@ def _commands(launch: LaunchPlan) -> list[str]:
 
 
 def _batch_script(launch: LaunchPlan, script: str) -> list[str]:
-    kind = kind_named(launch.profile["kind"])
+    kind = kind_named(launch.profile.kind)
     said = f"the batch script, for {kind.check.partition(' ')[0]}:" if kind.check else "the batch script:"
     lines = [said, *(f"  {line}".rstrip() for line in script.rstrip().splitlines())]
     if kind.verb == "job":  # the script contains the command of its one process

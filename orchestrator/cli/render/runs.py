@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ from orchestrator.protocol.quantities import duration, number, rate, size
 from orchestrator.runs.state import AttemptSummary, Recovery, RunState, RunStatus
 
 if TYPE_CHECKING:  # `orch status` of ended runs must not load the supervisor's rules
+    from orchestrator.looking.account import Account
     from orchestrator.operations.removal import Removal
     from orchestrator.runs.labels import Labels
     from orchestrator.views.runs import RunRow
@@ -159,6 +161,7 @@ def out_of_reach(state: RunState, now: float) -> str:
 def status_page(
     state: RunState, heartbeat: Mapping[str, Any] | None, result: Mapping[str, Any] | None, folder: str, now: float,
     style: Style = plain, *, last_line: str = "", width: int | None = None, labels: Labels | None = None,
+    account: Account | None = None,
 ) -> str:  # fmt: skip
     """Return the page about one run. Lines are at most `width` columns long, except the line with the folder."""
     away = [node.host for node in state.nodes if node.unreachable is not None and not state.is_final]
@@ -183,6 +186,7 @@ def status_page(
         "detail": "" if state.is_final or state.recovery else state.detail,
         "tags": ", ".join(labels.tags) if labels else "",
         "note": labels.note if labels else "",
+        **account_facts(account, now),
     }
     for name, value in facts.items():
         lines += _folded(f"  {name:<10} ", value, width) if value else []
@@ -193,6 +197,24 @@ def status_page(
         lines.append(f"  more: orch why {state.run_id}")
     history = attempt_lines(state, now, width)
     return "\n".join([*lines, *left_lines(state), "", _nodes_table(state, width), *([""] if history else []), *history])
+
+
+def account_facts(account: Account | None, now: float) -> dict[str, str]:
+    """Return the account of a run's end as facts with their names; empty if the run has not ended."""
+    if account is None:
+        return {}
+    ended = ""
+    if account.ended is not None:
+        ended = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(account.ended))}, {ago(account.ended, now)}"
+    newest = account.checkpoint or "none"
+    lost = f"; {counted(account.lost_steps, 'step')} after it are lost" if account.lost_steps and account.next else ""
+    return {
+        "ended": ended,
+        "last step": "" if account.last_step is None else str(account.last_step),
+        "checkpoint": f"{newest}{lost}" if account.checkpoint or account.next else "",
+        "next": account.next,
+        "go on": account.command,
+    }
 
 
 def _job(state: RunState) -> str:
@@ -350,7 +372,9 @@ def tracker_lines(trackers: Iterable[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def verdict_page(state: RunState, style: Style = plain, now: float = 0.0, width: int | None = None) -> str:
+def verdict_page(
+    state: RunState, style: Style = plain, now: float = 0.0, width: int | None = None, account: Account | None = None
+) -> str:
     """Return the page on why a run ended: the outcome, the reason, the remedy, the traceback and the last lines."""
     verdict = state.verdict
     if verdict is None:
@@ -375,8 +399,10 @@ def verdict_page(state: RunState, style: Style = plain, now: float = 0.0, width:
         lines += ["", f"full log: orch logs {state.run_id} {which}"]
     if verdict.survivors:
         lines += ["", f"still there: processes {', '.join(map(str, verdict.survivors))}"]
+    facts = [(name, value) for name, value in account_facts(account, now).items() if value]
+    told = [line for name, value in facts for line in _folded(f"  {name:<10} ", value, width)]
     history = attempt_lines(state, now, width)
-    return "\n".join([*lines, *([""] if history else []), *history, *left_lines(state)])
+    return "\n".join([*lines, *([""] if told else []), *told, *([""] if history else []), *history, *left_lines(state)])
 
 
 def _cause(verdict: Verdict) -> str:

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -73,8 +73,8 @@ def hand_over(
     head = {
         "format": FORMAT if points is None else WITH_POINTS,
         "points": points,
-        "job": {**launch.job, "code": {**launch.job["code"], "dir": "code"}},
-        "profile": {**launch.profile, "supervisor": "here"},
+        "job": replace(launch.job, code=replace(launch.job.code, dir="code")).to_json(),
+        "profile": replace(profile, supervisor="here").to_json(),
         "given": [name.rstrip("=") for name in prepared.given],
         "shell": {**prepared.environment.env, **prepared.environment.secrets, **prepared.hidden},
         "waits": prepared.waits,

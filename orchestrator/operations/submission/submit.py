@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend_for, kind_of
 from orchestrator.backends.base import Backend
@@ -24,6 +24,7 @@ from orchestrator.supervisor.starting import enqueue, may_install_with_secrets, 
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.specs.profiles import AnyProfile
     from orchestrator.supervisor.handover import Handover
 
 
@@ -35,7 +36,7 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
     removed. If the supervisor starts the run, `on_awaited` is called each second with the machines that have not
     answered yet.
     """
-    backend, secrets = backend_for(kind_of(vars(prepared.profile))), prepared.environment.secrets
+    backend, secrets = backend_for(kind_of(prepared.profile)), prepared.environment.secrets
     with (
         cancelled_if_interrupted(root, secrets) as begun,
         _new_supervisor_if_needed(root, backend, prepared) as supervisor,  # connects while the plan is made
@@ -96,7 +97,7 @@ def _new_supervisor_if_needed(
         return nullcontext()
     from orchestrator.supervisor.handover import Handover
 
-    return Handover(root, kind_of(vars(prepared.profile)), without=prepared.environment.secrets)
+    return Handover(root, kind_of(prepared.profile), without=prepared.environment.secrets)
 
 
 @contextmanager
@@ -141,10 +142,10 @@ def plan_to_start_now(root: Path, backend: Backend, launch: LaunchPlan, after: D
     return backend.advice.waiting_for(launch, before, succeeds=after.succeeds)
 
 
-def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:
+def _is_there(run: RunDir, profile: AnyProfile) -> bool:
     """Return True if the run is a job of the scheduler that this profile uses."""
     record = run.record()
-    is_same = record.kind == kind_of(profile) and record.login == profile.get("login")
+    is_same = record.kind == kind_of(profile) and record.login == getattr(profile, "login", None)
     return is_same and not dependencies.is_queued(run)
 
 

@@ -23,6 +23,7 @@ from orchestrator.errors import SpecError, UsageError
 from orchestrator.operations.submission import submit
 from orchestrator.prepare.prepare import Prepared, Request, plan_for, prepare
 from orchestrator.prepare.record import copy_code, record_run
+from orchestrator.prepare.sweeps.sweep import Axis
 from orchestrator.protocol.events import Queued, Snapshot
 from orchestrator.runs import dependencies
 from orchestrator.runs.record import SweepPoint
@@ -39,7 +40,6 @@ from orchestrator.runs.store import (
 from orchestrator.runs.sweeps import Point, make_sweep, share
 from orchestrator.specs.kinds import kind_named
 from orchestrator.specs.spec import names_of
-from orchestrator.specs.sweeps.sweep import Axis
 from orchestrator.supervisor.background import start_supervisor
 from orchestrator.supervisor.starting import start, values_for_later
 
@@ -91,8 +91,8 @@ def prepare_asked(root: Path, request: Request, asked: Mapping[str, Any]) -> Swe
 
 def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel: int | None) -> Sweep:
     """Read and validate every point before anything is written. Raises UsageError if a point can't be run."""
+    from orchestrator.prepare.sweeps.sweep import points_of, read_axes
     from orchestrator.specs.job import Training
-    from orchestrator.specs.sweeps.sweep import points_of, read_axes
 
     plain = prepare(root, request)
     trains = plain.loaded.job.training is not None
@@ -108,8 +108,8 @@ def prepare_search(root: Path, request: Request, options: SearchOptions, paralle
 
     Raises UsageError if the job can't be run with one of these values.
     """
+    from orchestrator.prepare.sweeps.search import axes_of, extremes, search_of
     from orchestrator.specs.job import Training
-    from orchestrator.specs.sweeps.search import axes_of, extremes, search_of
 
     plain = prepare(root, request)
     search = search_of(
@@ -195,10 +195,10 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
 def _completed(backend: Backend, launches: list[LaunchPlan]) -> list[LaunchPlan]:
     """Return the plans with the scheduler's data about their machines. Plans with equal requests share one query."""
     first = backend.advice.completed(launches[0])
-    same = (launches[0].profile, launches[0].job.get("resources"))
+    same = (launches[0].profile, launches[0].job.resources)
     return [
         replace(each, profile=first.profile)
-        if (each.profile, each.job.get("resources")) == same
+        if (each.profile, each.job.resources) == same
         else backend.advice.completed(each)
         for each in launches
     ]

@@ -15,9 +15,8 @@ from typing import Final
 from orchestrator.errors import UsageError
 from orchestrator.protocol.quantities import size
 from orchestrator.runs.files.ignore_rules import LeftOut, Rules, measure_left_out, unreadable
+from orchestrator.specs.never_shipped import why_never_shipped
 
-# Folders in the home folder with credentials, which are never shipped as code.
-_CREDENTIALS: Final = (".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker")
 _GIT: Final = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
 _GIT_SECONDS: Final = 10
 _MAX_UNTRACKED: Final = 100
@@ -62,15 +61,6 @@ class _Entry:
     executable: bool = False
     is_folder: bool = False
     link: str | None = None
-
-
-def why_never_shipped(path: Path) -> str:
-    """Return why orch never ships this folder or file as code; empty if it may be shipped."""
-    home, path = Path(os.path.expanduser("~")).resolve(), path.resolve()
-    if home.is_relative_to(path):
-        return f"{path} holds your whole home folder"
-    inside = next((name for name in _CREDENTIALS if path.is_relative_to(home / name)), None)
-    return f"{path} is where credentials are kept (~/{inside})" if inside else ""
 
 
 def measure(code_dir: Path, ignore_file: str, max_size: int, named: Sequence[str] | None = None) -> tuple[int, int]:

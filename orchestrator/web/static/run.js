@@ -251,9 +251,9 @@ async function configTab(place, { run }) {
 async function whyTab(place, { run }) {
   function draw() {
     const { verdict, logs, row } = run();
-    const before = attemptsOf(run());
+    const [before, end] = [attemptsOf(run()), accountOf(run())];
     if (!verdict || verdict.outcome === "succeeded") {
-      fill(place, section("Why", emptyNote(verdict ? "This run has succeeded: if a run fails, this view says which rank failed first, where and why." : "This run has not ended: if it fails, this view says which rank failed first, where and why.")), before);
+      fill(place, section("Why", emptyNote(verdict ? "This run has succeeded: if a run fails, this view says which rank failed first, where and why." : "This run has not ended: if it fails, this view says which rank failed first, where and why.")), end, before);
       return;
     }
     const trace = verdict.error?.traceback ?? verdict.tail.join("\n");
@@ -261,11 +261,20 @@ async function whyTab(place, { run }) {
       verdict.code === null ? null : ["Exit code", verdict.code], verdict.signal ? ["Signal", verdict.signal] : null, verdict.cause === "none" ? null : ["Cause", CAUSES[verdict.cause] ?? verdict.cause.replaceAll("_", " ")]].filter(Boolean);
     const log = logs.length && verdict.rank !== null ? make("p", {}, make("a", { href: addressOfRun(row.run_id, "logs") }, `The log of rank ${verdict.rank}`)) : null;
     fill(place, section("Why", facts(where), verdict.hint ? make("p", { class: "sentence" }, verdict.hint) : null,
-      trace ? make("pre", { class: "trace", tabindex: "0", role: "region", "aria-label": "Traceback" }, trace) : make("p", { class: "muted" }, "The rank has left no traceback and no output."), log), before);
+      trace ? make("pre", { class: "trace", tabindex: "0", role: "region", "aria-label": "Traceback" }, trace) : make("p", { class: "muted" }, "The rank has left no traceback and no output."), log), end, before);
   }
 
   draw();
   return { refresh: (changed) => { if (changed.includes("state")) draw(); }, close: () => {} };
+}
+
+// Says what an ended run reached, what is lost, and how to go on.
+function accountOf({ account }) {
+  if (!account) return null;
+  const lost = account.lost_steps && account.next ? `; ${account.lost_steps} ${account.lost_steps === 1 ? "step" : "steps"} after it are lost` : "";
+  const found = [account.ended === null ? null : ["Ended", `${clock(account.ended)} (${ago(account.ended)})`], account.last_step === null ? null : ["Last step", account.last_step],
+    account.checkpoint || account.next ? ["Newest checkpoint", `${account.checkpoint || "none"}${lost}`] : null, account.next ? ["Next", account.next] : null, account.command ? ["To go on", make("code", {}, account.command)] : null].filter(Boolean);
+  return section("The end", facts(found));
 }
 
 // Lists the attempts of a run: the checkpoint that each resumed from, and how it ended.

@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from orch_nohup_profile import NohupProfile
+
 from orchestrator.backends.base import Backend, NodeProof, Sight
 from orchestrator.errors import BackendError
 from orchestrator.node.server.machine import end_run
@@ -18,6 +20,7 @@ from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.specs.plan import LaunchPlan, RunPaths
+from orchestrator.specs.profile import as_profile
 from orchestrator.transport.node_archive import node_archive
 
 
@@ -39,7 +42,7 @@ class Nohup(Backend):
             folder = run.node(task.node_rank)
             folder.mkdir(parents=True, exist_ok=True)
             write_durably(folder / "task.json", task_json(task), private=True)
-            agents.append(self._start(folder, argv, plan.profile["niceness"]))
+            agents.append(self._start(folder, argv, as_profile(plan.profile, NohupProfile).niceness))
         run.write("handle.json", {"state": HandleStatus.SUBMITTED, "processes": agents})
 
     def _start(self, folder: Path, argv: Sequence[str], niceness: int) -> list[int]:

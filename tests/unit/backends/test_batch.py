@@ -20,6 +20,7 @@ from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.plan import LaunchPlan
 from orchestrator.transport.machine import Output
 from tests.machines import FakeMachine, FakePool, Health, Said
+from tests.unit.profiles import profile_of
 
 from .slurm.test_script import launch
 
@@ -98,7 +99,7 @@ class Toy(Scheduler):
         return ["tstep", job_id, str(node), *argv]
 
     def after(self, launch: LaunchPlan, job_ids: Sequence[str], *, succeeds: bool) -> LaunchPlan:
-        return with_option(launch, "tsub", "after", job_ids)
+        return with_option(launch, "sbatch", "after", job_ids)
 
 
 class Site:
@@ -107,7 +108,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.backend, self.jobs, self.ran = Batch(Toy(), is_remote=False), "", list[list[str]]()
         self.machine = FakeMachine("this machine", {"run_program": self.program, "missing_programs": {"missing": []}})
-        self.backend.site({}).machine = lambda: self.machine
+        self.backend.site(None).machine = lambda: self.machine
         profile = {"kind": "slurm", "name": "p", "sbatch": {}}
         self.run = create_run(folder / "home", "j-abc234", {"nnodes": 3, "kind": "slurm", "profile": profile})
         plan = launch(str(self.run.path))
@@ -128,7 +129,7 @@ class Site:
 
     def see(self, jobs: str) -> None:
         self.jobs = jobs
-        self.backend.site({}).queue(fresh=True)
+        self.backend.site(None).queue(fresh=True)
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def test_a_job_is_queued_seen_and_ended(site: Site) -> None:
 def test_a_machine_that_does_not_answer_makes_nothing_gone_and_is_named(site: Site, health: Health) -> None:
     site.submit()
     site.machine.health = health
-    site.backend.site({}).queue(fresh=True)
+    site.backend.site(None).queue(fresh=True)
     seen = site.backend.look(site.run)
     assert seen.alive == dict.fromkeys(range(3), None)
     assert seen.scheduler is not None
@@ -210,7 +211,7 @@ def test_a_login_node_that_does_not_answer_is_not_blamed_for_its_python(health: 
     far.answers["interpreter"] = BackendError("far: /opt/python can't be started")
     backend.pool = FakePool(far)  # type: ignore[assignment]
     with pytest.raises(BackendError, match=r"^far: ") as refused:
-        backend.agent_python(backend.site({"login": "far"}), "/opt/python")
+        backend.agent_python(backend.site(profile_of("slurm", login="far")), "/opt/python")
     assert ("python" in refused.value.hint) == (health is Health.WELL)
 
 
@@ -225,7 +226,7 @@ def test_what_a_scheduler_can_not_do_is_refused_by_name(site: Site) -> None:
     assert (site.backend.advice.unsaid(site.run), site.backend.advice.excess(site.run)) == ("", "")
     for ask in (
         lambda: site.backend.advice.would_take(site.plan),
-        lambda: site.backend.scheduler.holdings(site.backend.site({})),
+        lambda: site.backend.scheduler.holdings(site.backend.site(None)),
     ):
         with pytest.raises(UsageError, match="Toy"):
             ask()
@@ -236,7 +237,7 @@ def test_a_run_that_was_handed_over_is_found_by_its_name(site: Site) -> None:
     site.see("8 R other\n9 R j-abc234")
     waits = site.backend.advice.waiting_for(site.plan, [RunDir(site.run.path)], succeeds=True)
     assert waits is not None
-    assert waits.profile["tsub"] == {"after": "9"}
+    assert getattr(waits.profile, "sbatch", None) == {"after": "9"}
 
 
 def points(site: Site, count: int, parallel: int | None = None) -> list[RunDir]:
@@ -302,7 +303,7 @@ def test_the_number_of_a_job_is_cancelled_on_its_own_login_node_alone(tmp_path: 
         run.write("handle.json", {"state": "submitted", "job": str(number)})
         runs.append(run)
         here = machine(login)
-        backend.site(profile).machine = lambda here=here: here  # type: ignore[misc]
+        backend.site(run.record().profile).machine = lambda here=here: here  # type: ignore[misc]
     backend.cancel(runs)
     assert {login: set(numbers) for login, numbers in ran.items()} == {"a": {"7"}, "b": {"8"}}
 
@@ -345,7 +346,7 @@ def test_an_interpreter_that_only_the_setup_lines_make_available_starts_the_agen
         return {"python": "3.11.2", "path": "/apps/bin/pythonx", "tls": True}
 
     far.answers |= {"interpreter": interpreter, "hello": {"path": "/usr/bin/python3.11"}}
-    site = backend.site({"login": "far"})
+    site = backend.site(profile_of("slurm", login="far"))
     assert backend.agent_python(site, "pythonx", ["module load torch"]) == expected
     assert backend.agent_python(site, "/opt/python", ["module load torch"]) == "/opt/python"
     with pytest.raises(BackendError, match="pythonx can't be started"):

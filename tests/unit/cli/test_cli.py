@@ -298,9 +298,9 @@ def test_json_is_json_and_nothing_else(orch, argv: tuple[str, ...]) -> None:
 def test_why_tells_the_verdict_or_that_there_is_none(orch) -> None:
     make_run("r-111111", Verdict("failed", "infra", "node 1 (b) was lost", hint="look at it"))
     make_run("r-222222")
-    assert orch("why", "r-1").out.splitlines() == [
-        "r-111111 failed (infra)", "", "  node 1 (b) was lost", "", "  hint: look at it",
-    ]  # fmt: skip
+    page = orch("why", "r-1").out.splitlines()
+    assert page[:5] == ["r-111111 failed (infra)", "", "  node 1 (b) was lost", "", "  hint: look at it"]
+    assert page[-2:] == ["  next       orch does not start this run again", "  go on      orch submit --from r-111111"]
     assert orch("why", "r-1", "--json").json["reason"] == "node 1 (b) was lost"
     assert "has not ended" in orch("why", "r-2").out
 

@@ -67,7 +67,7 @@ def two_orders(draw: st.DrawFn) -> tuple[list[Event], list[Event]]:
 
 
 def seen(events: list[Event], **values: Any) -> Observation:
-    record = RunRecord("r-1", nnodes=NODES, hosts=("n0", "n1", "n2"), job={"retry": BUDGET})
+    record = RunRecord("r-1", nnodes=NODES, hosts=("n0", "n1", "n2"), job_document={"retry": BUDGET})
     return Observation(Evidence(record, tuple(typed(events)), GONE, True, **values), handle=HandleStatus.SUBMITTED)
 
 

@@ -17,7 +17,7 @@ from orchestrator.runs.restarts.recovery import Newest, Reserves, recovery_of
 from orchestrator.runs.state import AttemptSummary, Recovery
 from tests import events as made
 
-RECORD = RunRecord("r-1", nnodes=3, hosts=("n1", "n2", "n3"), job={"retry": {"infra": 1}})
+RECORD = RunRecord("r-1", nnodes=3, hosts=("n1", "n2", "n3"), job_document={"retry": {"infra": 1}})
 LOSS = "node 2 (n3) was lost: no heartbeat for 10 s"
 CULPRIT = {"rank": 1, "node": 0, "host": "n1", "code": None, "signal": "SIGKILL"}
 
@@ -205,7 +205,7 @@ def test_a_checkpoint_without_a_step_is_a_checkpoint(events: list[Event], newest
 
 
 def test_no_restart_is_left_or_wanted() -> None:
-    spent = replace(RECORD, job={"retry": {"infra": 0}})
+    spent = replace(RECORD, job_document={"retry": {"infra": 0}})
     assert recovery(ENDED, SPARE, record=spent) == Recovery(("n3",), 120.0, "no restart is left", restarts=False)
     assert recovery([*ENDED, event("cancel", 121.0, None)], SPARE) is None
     assert recovery([go(0, 100.0)], SPARE) is None

@@ -115,7 +115,7 @@ every_moment = pytest.mark.parametrize("events", ALL)
 
 
 def seen(events: list[Event], *, done: bool = True, **values: Any) -> Observation:
-    record = RunRecord("r-1", nnodes=NODES, hosts=("n0", "n1", "n2"), job={"retry": BUDGET})
+    record = RunRecord("r-1", nnodes=NODES, hosts=("n0", "n1", "n2"), job_document={"retry": BUDGET})
     evidence = Evidence(record, tuple(typed(events)), dict.fromkeys(range(NODES), False), done, **values)
     return Observation(evidence, handle=HandleStatus.SUBMITTED)
 

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.runs.missing_files import explained
+from orchestrator.runs.record import PlanRecord, RunRecord
 
 DOWNLOAD = {
     "type": "RuntimeError",
@@ -21,7 +22,9 @@ DOWNLOAD = {
 def hint(
     code: Path | None, error: dict[str, Any] | None, tail: tuple[str, ...] = (), outcome: Outcome = Outcome.FAILED
 ) -> str:
-    run: Any = SimpleNamespace(record=lambda: SimpleNamespace(code_dir=code and str(code), job={}), code_files=dict)
+    run: Any = SimpleNamespace(
+        record=lambda: RunRecord("r", code_dir=str(code) if code else None), plan=PlanRecord, code_files=dict
+    )
     verdict = Verdict(outcome, Cause.USER_ERROR, rank=0, error=error, tail=tail, hint="the usual one")
     return explained(run, verdict).hint
 
@@ -86,5 +89,5 @@ def test_a_hint_that_names_the_rule_is_kept(code: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("orchestrator.runs.missing_files._why_not_there", lambda *_: "named by .gitignore:1")
     error = {"type": "FileNotFoundError", "message": "No such file or directory: 'a.txt', nor '../data'"}
     verdict = Verdict(Outcome.FAILED, Cause.USER_ERROR, error=error, rank=0, hint="the usual one")
-    run: Any = SimpleNamespace(record=lambda: SimpleNamespace(code_dir=str(code), job={}), code_files=dict)
+    run: Any = SimpleNamespace(record=lambda: RunRecord("r", code_dir=str(code)), plan=PlanRecord, code_files=dict)
     assert explained(run, verdict).hint == "named by .gitignore:1"

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.runs.missing_files import explained
+from orchestrator.runs.record import RunRecord
 
 
 def hint(code: Path, module: str = "pkg.data", kind: str = "ModuleNotFoundError") -> str:
@@ -18,7 +19,7 @@ def hint(code: Path, module: str = "pkg.data", kind: str = "ModuleNotFoundError"
 
 
 def hint_of(code: Path, verdict: Verdict) -> str:
-    run: Any = SimpleNamespace(record=lambda: SimpleNamespace(code_dir=str(code), job={}), code_files=dict)
+    run: Any = SimpleNamespace(record=lambda: RunRecord("r", code_dir=str(code)), code_files=dict)
     return explained(run, verdict).hint
 
 

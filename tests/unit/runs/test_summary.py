@@ -13,7 +13,7 @@ from orchestrator.runs.record import RunRecord
 from orchestrator.runs.summary import code_note, code_of, run_record
 from tests.events import typed
 
-RUN = RunRecord("r-1", orch="0.1.0", python="3.11.7", created=1000.0, job={"name": "r"})
+RUN = RunRecord("r-1", orch="0.1.0", python="3.11.7", created=1000.0, job_document={"name": "r"})
 SNAPSHOT = {"kind": "snapshot", "time": 1000.1, "files": 2, "bytes": 10, "sha256": "aa", "git": "c0ffee" * 7,
             "dirty": True, "diff": "dd", "untracked": ["a", "b"]}  # fmt: skip
 

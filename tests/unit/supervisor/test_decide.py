@@ -19,7 +19,7 @@ from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOn
 from orchestrator.supervisor.observe import Observation
 from tests import events as made
 
-RECORD = RunRecord("r-234567", nnodes=2, hosts=("n0", "n1"), job={"retry": {"infra": 1}})
+RECORD = RunRecord("r-234567", nnodes=2, hosts=("n0", "n1"), job_document={"retry": {"infra": 1}})
 ALIVE, GONE = {0: True, 1: True}, {0: False, 1: False}
 
 
@@ -157,7 +157,7 @@ def test_whoever_looks_sees_what_is_decided() -> None:
 
 def test_a_relaunch_that_has_no_point_is_the_verdict() -> None:
     starts = [event("starting_again", start=n, attempt=n, cause="infra", reason="node 1 was lost") for n in (1, 2, 3)]
-    record = replace(RECORD, job={"retry": {"infra": None}})
+    record = replace(RECORD, job_document={"retry": {"infra": None}})
     events = (*starts, *agents(3), GO, LOST, *LEFT)
     (finish,) = decide(Observation(Evidence(record, events, GONE, relaunches=True)))
     assert isinstance(finish, Finish)

@@ -15,13 +15,17 @@ from typing import Any
 
 import pytest
 
+from orchestrator.backends.agents.handle import Handle
+from orchestrator.backends.settings import Host
 from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import Process, identify, is_alive
 from orchestrator.protocol import reading
 from orchestrator.runs.start_lock import ELSEWHERE_SECONDS, STARTING, being_started
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, append_line, create_run
 from orchestrator.supervisor import observe
 from orchestrator.supervisor.reconcile import Reconciler, reconcile
+from orchestrator.transport.address import HERE, Address
 from tests.events import event
 
 
@@ -44,7 +48,8 @@ def made(root: Path, *agents: Process | None, **record: Any) -> RunDir:
     hosts = ["localhost"] * len(agents)
     run = create_run(root, "r-234567", {"kind": "local", "nnodes": len(agents), "hosts": hosts, **record})
     run.append_event(event("submitted"))
-    run.write("handle.json", {"state": "submitted", "agents": {str(n): of(agent) for n, agent in enumerate(agents)}})
+    found = {n: (of(agent)["pid"], of(agent)["started"]) for n, agent in enumerate(agents)}
+    Handle(HandleStatus.SUBMITTED, 0, (Host(Address(HERE)),) * len(agents), found, tuple(range(len(agents)))).write(run)
     for node in range(len(agents)):
         run.node(node).mkdir()
         say(run, node, "agent_started", host="localhost")

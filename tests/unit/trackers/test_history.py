@@ -55,7 +55,7 @@ def test_parameters_hide_what_is_secret() -> None:
         "training": {"lr": 0.1, "options": {"api_key": "canary"}, "data": None},
         "args": ["--token=canary", "--lr=3", "--offset", "-1", "--fast", "--password", "canary", "x" * 600],
     }
-    record = RunRecord("a-1", "a", "lab", nnodes=2, job=job, point=SweepPoint("s", 0, {"seed": "7"}))
+    record = RunRecord("a-1", "a", "lab", nnodes=2, job_document=job, point=SweepPoint("s", 0, {"seed": "7"}))
     found = parameters_of(record, Redaction())
     assert "canary" not in str(found)
     assert found["training.lr"] == "0.1"

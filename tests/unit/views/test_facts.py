@@ -37,7 +37,7 @@ def test_a_run_has_its_settings_and_no_variable_or_secret() -> None:
     job = {"name": "x", "script": "t.py", "args": ["--lr", "1"], "env": {"KEY": "v"}, "secrets": ["PIN"],
            "training": {"lr": 0.1, "steps": 9}, "limits": {"time": 60}}  # fmt: skip
     record = RunRecord(
-        "r-1", job=job, hosts=("n1", "n2"), nnodes=2, point=SweepPoint("s", 0, {"job.training.steps": "5"})
+        "r-1", job_document=job, hosts=("n1", "n2"), nnodes=2, point=SweepPoint("s", 0, {"job.training.steps": "5"})
     )
     assert config_of(record) == {"lr": 1, "steps": 5, "script": "t.py", "limits": {"time": 60}}
     found = dict(facts_of(record, {"acc": 0.5, "nan": float("nan"), "deep": {"a": [1, 2]}}, {"loss": 0.25},

@@ -43,7 +43,7 @@ def metrics(run: str, since: str | None, node: int | None, plain: bool, as_json:
     folder = find_run(attended_root(), run)
     found = list(read_samples(folder, only=node))
     if not found:
-        asked = folder.record().job.get("sampling", True)
+        asked = folder.record().job.sampling
         why = "a first sample takes 2 s" if asked else "its job says sampling: false"
         raise UsageError(
             f"run {folder.run_id} has no samples of CPU, GPU and memory "

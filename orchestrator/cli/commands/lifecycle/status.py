@@ -85,6 +85,7 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
         return json.dumps(status.page(folder), indent=1)
     from orchestrator.cli.commands.lifecycle.why import findings_of
     from orchestrator.cli.render import runs as render
+    from orchestrator.looking.account import account_of
     from orchestrator.looking.state import state_of
     from orchestrator.looking.status import trackers
     from orchestrator.runs.files.logs import beat_of, last_line, result_of
@@ -104,6 +105,7 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
         last_line=last,
         width=width_of(sys.stdout),
         labels=labels_of(folder),
+        account=account_of(folder, state),
     )
     took = (state.ended or time.time()) - state.started if state.started else 0.0
     is_without = took >= NO_METRICS_SECONDS and not (heartbeat or result or has_metrics(folder))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 def why(run: str, as_json: bool) -> int:
     """Explain how a run ended: rank, host, traceback, remedy."""
     from orchestrator.cli.render import runs as render
+    from orchestrator.looking.account import account_of
     from orchestrator.looking.state import state_of
     from orchestrator.runs.store import find_run, state_root
 
@@ -33,7 +34,7 @@ def why(run: str, as_json: bool) -> int:
         print_json(state.verdict.to_json() if state.verdict else None)
     else:
         said = findings_of(folder, state)
-        page = render.verdict_page(state, style, time.time(), width_of(sys.stdout))
+        page = render.verdict_page(state, style, time.time(), width_of(sys.stdout), account_of(folder, state))
         show("\n".join([page, *(["", *(f"  {line}" for line in said)] if said else [])]))
     return 0
 

@@ -40,7 +40,7 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
     if of_job := next((each for each in sets if each.startswith("job.")), None):
         raise UsageError(f"--set {of_job}: doctor checks a profile and has no job", "write --set profile.FIELD=VALUE")
     loaded = load_profile(name, sets=sets)
-    with naming_awaited_machines(kind_of(vars(loaded))):
+    with naming_awaited_machines(kind_of(loaded)):
         checks = examine(loaded, on_node=on_node)
     if not as_json:
         show(results.doctor_page(checks, style, width_of(sys.stdout)))

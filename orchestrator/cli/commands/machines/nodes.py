@@ -26,7 +26,7 @@ def nodes(profile: str | None, as_json: bool) -> int:
 
     if profile is not None:
         loaded = load_profile(profile)
-        with naming_awaited_machines(kind_of(vars(loaded))):
+        with naming_awaited_machines(kind_of(loaded)):
             found = backend_of(loaded).holdings(loaded)
         if as_json:
             print_json(found)

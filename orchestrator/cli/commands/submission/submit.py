@@ -197,7 +197,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
 
     if prepared.is_delegated:
         return _delegate(root, prepared, as_json=as_json, follow=follow)
-    with naming_awaited_machines(kind_of(vars(prepared.profile))) as elsewhere:
+    with naming_awaited_machines(kind_of(prepared.profile)) as elsewhere:
         run = submit.submit(root, prepared, elsewhere.hear)
     wait = submit.why_places_are_lacking(run)
     on_supervisor = notes.note_on_wait() if wait else notes.note_on_supervisor(prepared, starts_later=was_queued(run))

@@ -21,6 +21,7 @@ from orchestrator.transport.address import HERE, Address
 from orchestrator.transport.machine import Machine
 from tests.machines import FakeMachine, FakePool, Health, Told
 from tests.profiles import valid_profile
+from tests.unit.profiles import profile_of
 
 HELLO = {"host": "h", "python": "3.11.2", "path": "/usr/bin/python3",
          "uid": 1, "home": "/home/me", "workdir": "/home/me/.orch", "cores": 8,
@@ -210,7 +211,7 @@ def test_a_clock_that_differs_is_no_failure() -> None:
 
 
 def test_who_holds_what_is_shown_for_every_host() -> None:
-    settings = AgentsSettings.of({"hosts": [{"host": "a"}], "spares": [{"host": "b"}]})
+    settings = AgentsSettings.of(profile_of(hosts=["a"], spares=["b"]))
     rows = holdings(settings, Machines({"a": "2.9"}, {"gpus": 2}, {}))
     page = results.nodes_page(rows).splitlines()
     assert page[1].split("  ")[0] == "a"
@@ -220,7 +221,7 @@ def test_who_holds_what_is_shown_for_every_host() -> None:
 
 
 def test_a_machine_that_does_not_answer_in_time_is_shown_with_the_reason() -> None:
-    settings = AgentsSettings.of({"hosts": [{"host": "a"}, {"host": "b"}]})
+    settings = AgentsSettings.of(profile_of(hosts=["a", "b"]))
     machines = Machines(dict.fromkeys("ab", "2.9"), {}, {})
     machines.fakes["b"].health = Health.HUNG
     rows = holdings(settings, machines)

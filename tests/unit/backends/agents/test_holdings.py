@@ -8,6 +8,7 @@ from orchestrator.backends.agents.holdings import collect_garbage
 from orchestrator.backends.base import Finding, Ruling
 from orchestrator.backends.settings import AgentsSettings
 from tests.machines import FakeMachine, FakePool, Health, Told
+from tests.unit.profiles import profile_of
 
 RUNS = ("r-222222", "r-333333")
 LEFT = {"folder": True, "processes": [], "agent": False}
@@ -19,7 +20,7 @@ WELL: dict[str, Told] = {
 
 def collected(second: FakeMachine) -> list[Finding]:
     """Collect the garbage of n1, which is well, and of n2."""
-    settings = AgentsSettings.of({"workdir": "/w", "hosts": [{"host": "n1"}, {"host": "n2"}]})
+    settings = AgentsSettings.of(profile_of(workdir="/w", hosts=["n1", "n2"]))
     pool, ended = FakePool(FakeMachine("n1", dict(WELL)), second), Ruling(True, "it has ended")
     return collect_garbage(settings, pool, lambda *_: ended, dry_run=False)
 

@@ -53,7 +53,7 @@ class Lab:
         where = profile("ssh", **{"hosts": list(NAMES), "nodes": 3, "nproc_per_node": 1, **fields})
         what = job(resources=resources or {})
         launch = planned(what, where)
-        record = {"kind": "ssh", "nnodes": 3, "profile": launch.profile, "job": launch.job}
+        record = {"kind": "ssh", "nnodes": 3, "profile": launch.profile.to_json(), "job": launch.job.to_json()}
         run = create_run(self.folder, "r-234567", {"run_id": "r-234567", **record})
         run.write("code.json", {"files": {}})
         run.write("plan.json", launch.to_json())

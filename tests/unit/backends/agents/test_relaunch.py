@@ -30,6 +30,7 @@ from orchestrator.transport.address import Address
 from orchestrator.transport.machine import Machine
 from tests.events import event
 from tests.machines import FakeMachine, FakePool, Told
+from tests.unit.profiles import profile_of, recorded
 
 PROFILE: dict[str, Any] = {
     "hosts": [{"host": f"n{number}", "addr": f"n{number}"} for number in (1, 2, 3)],
@@ -83,7 +84,7 @@ def chosen(
 
 def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_path: Path) -> None:
     run, again, pool = RunDir(tmp_path), Relaunch(1, 1, "infra", "lost"), Machines("n1", "n2", "n3", "n5")
-    settings = AgentsSettings.of(PROFILE)
+    settings = AgentsSettings.of(profile_of(**PROFILE))
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
 
     def replaced() -> list[tuple[str, str]]:
@@ -107,7 +108,7 @@ def machines_of(
 ) -> tuple[list[str] | None, tuple[Event, ...]]:
     """The machines of the next start, by name, where these ways are broken; and what has been recorded."""
     folder.mkdir(exist_ok=True)
-    run, settings = RunDir(folder), AgentsSettings.of({**PROFILE, **profile})
+    run, settings = RunDir(folder), AgentsSettings.of(profile_of(**PROFILE | profile))
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)[: len(settings.hosts)]).write(run)
     pool = Machines(broken=broken)
     found = chosen(run, pool, settings, Relaunch(1, 1, "infra", "lost"))
@@ -126,7 +127,7 @@ def test_a_machine_whose_gpu_failed_is_replaced_if_a_spare_answers_and_else_take
     def found(name: str, message: str, *off: str, attempt: int = 0, **profile: Any) -> list[str]:
         folder = tmp_path / name
         folder.mkdir()
-        run, settings = RunDir(folder), AgentsSettings.of({**PROFILE, **profile})
+        run, settings = RunDir(folder), AgentsSettings.of(profile_of(**PROFILE | profile))
         Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
         error = {"type": "torch.AcceleratorError", "message": message}
         culprit = {"rank": 2, "node": 1, "code": 1, "error": error, "tail": []}
@@ -169,7 +170,7 @@ FULL = BackendError("n2: /w has only 5 MiB left", "make room on that disk")
 
 def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_without(tmp_path: Path) -> None:
     def found(name: str, refused: BackendError = FULL, **profile: Any) -> tuple[list[str] | None, Any]:
-        run, settings = RunDir(tmp_path / name), AgentsSettings.of({**PROFILE, **profile})
+        run, settings = RunDir(tmp_path / name), AgentsSettings.of(profile_of(**PROFILE | profile))
         run.path.mkdir()
         Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
         for _ in range(2):  # how much room is left may change
@@ -187,7 +188,7 @@ def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_wit
 
 
 def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tmp_path: Path) -> None:
-    run, settings = RunDir(tmp_path), AgentsSettings.of(PROFILE)
+    run, settings = RunDir(tmp_path), AgentsSettings.of(profile_of(**PROFILE))
     n1, n2, n3, n4, n5 = settings.all_hosts.values()
     handle = Handle(HandleStatus.SUBMITTED, 1, (n1, n4, n3), {}, (0, 1, 2))
     assert handle.free_hosts(settings) == [n5, n2]
@@ -201,9 +202,9 @@ def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tm
 
 
 def test_the_forecast_of_a_start_has_the_machines_that_the_start_chooses_from(tmp_path: Path) -> None:
-    run, settings = RunDir(tmp_path), AgentsSettings.of(PROFILE)
+    run, settings = RunDir(tmp_path), AgentsSettings.of(profile_of(**PROFILE))
     n1, n2, n3, n4, _ = settings.all_hosts.values()
-    run.write("run.json", {"profile": PROFILE})
+    run.write("run.json", recorded(**PROFILE))
     has = Reserves(("n1", "n2", "n3"), ("n4", "n5"), frozenset(), None, 900)
     assert AgentsOverSsh().reserves(run) == has
     Handle(HandleStatus.SUBMITTED, 1, (n1, n4), {}, (0, 1), (n2, n3)).write(run)  # n3 was left out
@@ -245,7 +246,7 @@ def test_each_start_has_credentials_of_its_own_and_one_that_was_cut_off_goes_on_
 
 
 def test_logs_are_brought_of_machines_that_get_another_number_and_have_begun(tmp_path: Path, monkeypatch) -> None:
-    run, settings, asked = RunDir(tmp_path), AgentsSettings.of(PROFILE), []
+    run, settings, asked = RunDir(tmp_path), AgentsSettings.of(profile_of(**PROFILE)), []
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
     for node in (0, 1):  # node 2 has written nothing
         run.node(node).mkdir(parents=True)
@@ -258,7 +259,7 @@ def test_logs_are_brought_of_machines_that_get_another_number_and_have_begun(tmp
 
 def test_nothing_is_started_on_machines_whose_job_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, of_job = RunDir(tmp_path), {**PROFILE, "start_by": ["ssh", "srun"], "job": "slurm:7"}
-    run.write("run.json", {"profile": of_job})
+    run.write("run.json", recorded(**of_job))
     run.write("plan.json", {"tasks": []})
     monkeypatch.setattr(relaunch, "is_over", lambda job: job == "slurm:7")
     again = Relaunch(1, 1, "preempted", "stopped by SIGTERM, which orch has not sent")
@@ -273,8 +274,8 @@ def test_an_agent_is_gone_if_its_job_has_ended(tmp_path: Path) -> None:
         def session(self, address: Address, workdir: str) -> Machine:
             raise JobOverError(f"{address.host}: Slurm job 7 has ended")
 
-    run, settings = RunDir(tmp_path), AgentsSettings.of({**PROFILE, "start_by": ["srun"], "job": "slurm:7"})
-    run.write("run.json", {"profile": PROFILE})
+    run, settings = RunDir(tmp_path), AgentsSettings.of(profile_of(**PROFILE, start_by=["srun"], job="slurm:7"))
+    run.write("run.json", recorded(**PROFILE))
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {0: (1, 1)}, (0, 1, 2)).write(run)
     follower = NodeFollower(run, 0, Over())  # type: ignore[arg-type]
     with pytest.raises(JobOverError) as raised:

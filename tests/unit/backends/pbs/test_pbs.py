@@ -119,7 +119,7 @@ def test_a_run_of_an_array_has_its_working_folder_before_its_agents_start() -> N
 def test_a_job_waits_for_others() -> None:
     waits = Pbs().after(launch(), ["17", "18_3", "19[]"], succeeds=True)
     assert waits is not None
-    assert waits.profile["qsub"] == {"W": "depend=afterok:17:18[3]:19[]"}
+    assert getattr(waits.profile, "qsub", None) == {"W": "depend=afterok:17:18[3]:19[]"}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_job_waits_for_others() -> None:
 )
 def test_refusals(said: str, meaning: str) -> None:
     backend = Pbs.here()
-    error = backend.scheduler.refusal(said, launch(queue="gpu"), backend.site({}))
+    error = backend.scheduler.refusal(said, launch(queue="gpu"), backend.site(None))
     assert error.message.startswith(meaning)
 
 
@@ -145,7 +145,7 @@ class Server:
         self.backend, self.jobs, self.ran = Batch(Pbs(), is_remote=False), "", list[list[str]]()
         self.history = ""
         self.machine = FakeMachine("this machine", {"run_program": self.program, "missing_programs": {"missing": []}})
-        self.site = self.backend.site({})
+        self.site = self.backend.site(None)
         self.site.machine = lambda: self.machine
         self.run = create_run(folder / "home", "j-abc234", {"nnodes": 3, "kind": "pbs"})
         self.plan = launch(folder=str(self.run.path.parent))

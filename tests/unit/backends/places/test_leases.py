@@ -17,6 +17,7 @@ from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
 from tests.machines import FakeMachine, FakePool, Health
+from tests.unit.profiles import profile_of, recorded
 
 NOW = 1_700_000_000 * 10**9
 
@@ -73,7 +74,7 @@ def start(
                  (), (), start=number)
         for node in hosts
     )  # fmt: skip
-    settings = AgentsSettings.of({"hosts": [{"host": name} for name in names], "slots": 1, **profile})
+    settings = AgentsSettings.of(profile_of(hosts=list(names), slots=1, **profile))
     hellos = {node: {"devices": [], "visible": None} for node in hosts}
     with Start(machines, run, settings, hosts).with_places(tasks, hellos, began=False) as (_, places):
         return places
@@ -156,7 +157,7 @@ def waiting(machines: Machines, tmp_path: Path) -> Waiting:
     with pytest.raises(BackendError):
         start(machines, tmp_path)
     names = sorted(machines.busy, reverse=True)
-    (tmp_path / "run.json").write_text(json.dumps({"profile": {"hosts": [{"host": name} for name in names]}}))
+    (tmp_path / "run.json").write_text(json.dumps(recorded(hosts=list(names))))
     found = Waiting.recorded(machines, RunDir(tmp_path))
     assert found is not None
     return found

@@ -192,7 +192,7 @@ def test_the_script_counts_its_starts_and_asks_for_another_by_99() -> None:
 def test_a_job_waits_for_others_if_it_need_not_know_how_they_end() -> None:
     waits = GridEngine().after(launch(qsub={"hold_jid": "3"}), ["17_2", "18[]"], succeeds=False)
     assert waits is not None
-    assert waits.profile["qsub"] == {"hold_jid": "3,17,18"}
+    assert getattr(waits.profile, "qsub", None) == {"hold_jid": "3,17,18"}
     assert GridEngine().after(launch(), ["17"], succeeds=True) is None  # the supervisor waits
 
 
@@ -211,7 +211,7 @@ def test_a_job_waits_for_others_if_it_need_not_know_how_they_end() -> None:
 )  # fmt: skip
 def test_refusals(said: str, meaning: str) -> None:
     backend = GridEngine.here()
-    assert backend.scheduler.refusal(said, launch(), backend.site({})).message.startswith(meaning)
+    assert backend.scheduler.refusal(said, launch(), backend.site(None)).message.startswith(meaning)
 
 
 def test_numbers_below_0_and_texts_with_spaces_reach_qsub_as_values() -> None:

@@ -44,7 +44,7 @@ class Site:
         self.run = create_run(folder / "home", "r-abc234", {"nnodes": 2, "kind": "slurm"})
         self.run.write("handle.json", {"state": "submitted", "job": "17"})
         self.backend = Slurm.here()
-        self.slurm = self.backend.site({})
+        self.slurm = self.backend.site(None)
 
     def program(self, name: str, out: str, code: int = 0) -> None:
         stream = ">&2 " if code else ""
@@ -136,7 +136,8 @@ def test_gpus_bring_their_share_of_the_cores_along(
     made = site.backend.advice.completed(plan)
     assert cores_per_node(made) == cores
     open_still = made == plan and bool(profile) and not job and "cpus_per_gpu" not in profile
-    run = create_run(site.bin.parent / "home", "q-abc234", {"kind": "slurm", "profile": made.profile, "job": made.job})
+    record = {"kind": "slurm", "profile": made.profile.to_json(), "job": made.job.to_json()}
+    run = create_run(site.bin.parent / "home", "q-abc234", record)
     assert ("set cpus_per_gpu" in site.backend.advice.unsaid(run)) is open_still is (not takes)
 
 
@@ -476,7 +477,7 @@ def test_a_folder_that_can_not_be_looked_at_is_judged_by_the_one_above_it(tmp_pa
     """As another user's folder of mode 700 can't; here its name is too long."""
     launch = SimpleNamespace(tasks=(SimpleNamespace(run_dir=f"{tmp_path}/{'x' * 300}/runs/doctor"),))
     backend_for = Slurm.here()
-    found = backend_for._runs_folder(backend_for.site({}), launch)  # type: ignore[arg-type]
+    found = backend_for._runs_folder(backend_for.site(None), launch)  # type: ignore[arg-type]
     assert (found.top, found.is_writable) == (str(tmp_path), True)
 
 

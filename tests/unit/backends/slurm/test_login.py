@@ -35,6 +35,7 @@ from orchestrator.transport.machine import LocalMachine
 from orchestrator.transport.node_archive import submitit_archive
 from tests import nvml
 from tests.profiles import valid_profile
+from tests.unit.profiles import profile_of
 
 from .test_script import launch
 
@@ -49,8 +50,8 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def test_a_profile_with_a_login_node_has_a_backend_of_its_own() -> None:
-    assert kind_of({"kind": "slurm", "login": None}) == kind_of({"kind": "slurm"}) == "slurm"
-    made = backend_for(kind_of({"kind": "slurm", "login": "me@far"}))
+    assert kind_of(profile_of("slurm")) == "slurm"
+    made = backend_for(kind_of(profile_of("slurm", login="me@far")))
     assert (type(made), made.is_remote) == (Batch, True)
     assert parse_address("me@far:2222") == Address("far", "me", 2222)
 

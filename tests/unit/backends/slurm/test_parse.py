@@ -23,8 +23,9 @@ from orchestrator.backends.slurm.parse import (
     state_word,
     wait_seconds,
 )
-from orchestrator.backends.slurm.settings import SlurmSettings
+from orchestrator.backends.slurm.settings import settings_of
 from orchestrator.runs.job_use import JobUse
+from tests.unit.profiles import profile_of
 
 ACTIVE = (
     "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT",
@@ -230,7 +231,9 @@ def test_how_jobs_end() -> None:
     assert "Slurm ended it before it had a node (" in JobLine("5", "FAILED", code=0, signal=1).how_it_ended()
 
 
-PROFILE = SlurmSettings("p", nodes=3, partition="gpu", account="lab", gres="gpu:4", cpus_per_task=4)
+PROFILE = settings_of(
+    profile_of("slurm", name="p", nodes=3, partition="gpu", account="lab", gres="gpu:4", cpus_per_task=4)
+)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +315,7 @@ def test_memory_among_what_a_job_was_given(text: str, found: int | None) -> None
      (3, "the cluster does not have 3 nodes with the resources that the profile requests (mem 900 GiB)")],
 )  # fmt: skip
 def test_a_refusal_counts_nodes_and_memory_in_words(nodes: int, words: str) -> None:
-    asked = SlurmSettings("p", nodes=nodes, mem=900 << 30)
+    asked = settings_of(profile_of("slurm", name="p", nodes=nodes, mem=900 << 30))
     said = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
     slurms = "sbatch: Batch job submission failed: Requested node configuration is not available"
     assert refusal(said, asked, None).message == f"{words} ({slurms})"

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.slurm.partitions import Partition, cores_per_gpu, fits, parse_sinfo
-from orchestrator.backends.slurm.settings import SlurmSettings
+from orchestrator.backends.slurm.settings import settings_of
 from orchestrator.cli.render.results import partitions_page
+from tests.unit.profiles import profile_of
 
 SINFO = """\
 main*|up|infinite|4|3/1|8|4000|gpu:4|n[1-4]
@@ -47,7 +48,7 @@ def test_sinfo() -> None:
     ],
 )
 def test_whether_a_profile_fits(profile: dict[str, Any], level: str, words: str) -> None:
-    found = fits(SlurmSettings.of(profile), parse_sinfo(SINFO))
+    found = fits(settings_of(profile_of("slurm", **profile)), parse_sinfo(SINFO))
     assert found[:2] == (level, words)
     assert bool(found[2]) == (level != "ok")
 
@@ -72,9 +73,9 @@ def test_the_page_of_partitions() -> None:
     ],
 )
 def test_a_gpus_share_of_a_nodes_cores(profile: dict[str, Any], shown: str, cores: int | None) -> None:
-    assert cores_per_gpu(SlurmSettings.of(profile), parse_sinfo(SINFO), shown) == cores
+    assert cores_per_gpu(settings_of(profile_of("slurm", **profile)), parse_sinfo(SINFO), shown) == cores
 
 
 def test_what_sinfo_says_of_sockets_is_no_number_of_gpus() -> None:
     rows = parse_sinfo("main*|up|infinite|4|3/1|96|4000|gpu:h100:4(S:0-1),gpu:t4:4(S:1),nvme:2")
-    assert cores_per_gpu(SlurmSettings(), rows, "") == 12
+    assert cores_per_gpu(settings_of(profile_of("slurm")), rows, "") == 12

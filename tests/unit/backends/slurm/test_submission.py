@@ -24,6 +24,7 @@ from orchestrator.runs.store import create_run
 from orchestrator.specs.plan import LaunchPlan
 from orchestrator.transport.machine import Output
 from tests.machines import FakeMachine, FakePool, Said
+from tests.unit.profiles import profile_of
 
 from .test_script import launch
 
@@ -42,9 +43,9 @@ class Cluster:
         self.machine = FakeMachine("far", {"run_program": self.run})
         if kind.is_remote:
             kind.pool = FakePool(self.machine)  # type: ignore[assignment]
-            self.site = kind.site({"login": "me@far", "workdir": str(folder)})
+            self.site = kind.site(profile_of("slurm", login="me@far", workdir=str(folder)))
         else:
-            self.site = kind.site({})
+            self.site = kind.site(None)
             self.site.machine = lambda: self.machine
         self.ran: list[dict[str, Any]] = []
 

@@ -76,6 +76,6 @@ class SearchSpace(Spec):
     """The values that `orch submit --search` may choose for each key. The job's `metric` judges the trials."""
 
     space: dict[Line, Annotated[Range, BeforeValidator(_choices), Also("array")]] = setting(
-        "a range or choices for each key; the keys are those of --sweep", min_length=1
+        "a range or choices for each key; the keys are those of --sweep", min_length=1, part=Range, by_name=True
     )
     seed: Natural = setting("seed of the samplers; with the same results, the same trials are drawn", default=0)

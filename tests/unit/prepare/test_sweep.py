@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import UsageError
+from orchestrator.prepare.sweeps.sweep import Axis, points_of, read_axes, read_values
 from orchestrator.runs.run_id import new_run_id, point_id, sweep_of
-from orchestrator.specs.sweeps.sweep import Axis, points_of, read_axes, read_values
 
 FIELDS = ("lr", "seed", "strategy")
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from orchestrator.errors import UsageError
+from orchestrator.prepare.sweeps.search import extremes, point_of, search_of
 from orchestrator.protocol.metric import Better
 from orchestrator.runs.searches import Sampler, Search, Stop
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job, Training
+from orchestrator.specs.search_space import Range, choice_text
 from orchestrator.specs.spec import names_of
-from orchestrator.specs.sweeps.search import extremes, point_of, search_of
-from orchestrator.specs.sweeps.search_space import Range, choice_text
 
 SPACE = {"--lr": {"low": 1e-4, "high": 1e-1, "log": True}, "job.env.DEPTH": {"low": 2, "high": 8}, "--opt": ["a", "1"]}
 

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import UsageError
+from orchestrator.prepare.sweeps.sweep import MOST_POINTS, Axis, field_of, point_at, take, taken_by
 from orchestrator.protocol.metric import better_of
 from orchestrator.runs.files.metrics import metric_of_job
 from orchestrator.runs.searches import Dimension, Sampler, Search, Stop
-from orchestrator.specs.sweeps.search_space import Range, argument_text, choice_text
-from orchestrator.specs.sweeps.sweep import MOST_POINTS, Axis, field_of, point_at, take, taken_by
+from orchestrator.specs.search_space import Range, argument_text, choice_text
 
 if TYPE_CHECKING:
     from orchestrator.runs.sweeps import Point
