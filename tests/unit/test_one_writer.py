@@ -21,14 +21,14 @@ OWN_FOLDERS = {
         "backends/agents/over_ssh.py", "backends/agents/start.py", "backends/mirror/growing.py",
         "backends/mirror/output_record.py", "backends/mirror/outputs.py", "backends/mirror/watching.py",
         "backends/replay_stage.py", "operations/export.py", "operations/submission/sweep.py", "prepare/repeat.py",
-        "runs/files/code_snapshot.py", "runs/files/laid_files.py", "runs/labels.py", "runs/outbox.py",
+        "runs/claims.py", "runs/files/code_snapshot.py", "runs/files/laid_files.py", "runs/labels.py", "runs/outbox.py",
         "runs/searches.py", "runs/start_lock.py", "runs/store.py", "runs/sweeps.py", "supervisor/notifications.py",
         "supervisor/searching.py", "trackers/tensorboard.py", "trackers/wandb.py",
     ],
     "the state folder, with its caches": [
         "cli/commands/machines/doctor.py", "environments/packages.py", "environments/wheels.py",
         "operations/bandwidth.py", "operations/gc_files.py", "prepare/interpreter.py", "supervisor/background.py",
-        "supervisor/supervisor.py", "transport/logins.py", "web/files.py", "web/saved_views.py", "web/server.py",
+        "supervisor/heartbeat.py", "transport/logins.py", "web/files.py", "web/saved_views.py", "web/server.py",
     ],
     "a temporary folder of mode 0700 under a new name": [
         "operations/submission/delegate.py", "operations/submission/launch.py", "operations/tensorboard.py",
