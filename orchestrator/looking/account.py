@@ -25,7 +25,9 @@ class Account(Value):
     """The name of the newest checkpoint on this machine; "" if there is none."""
     checkpoint_step: int | None
     next: str
-    """Why orch does not start the run again; "" if the run succeeded."""
+    """The sentence that orch does not start the run again, with the reason if a limit of `retry` is the reason; "" if
+    the run succeeded.
+    """
     command: str
     """The command to go on: it fetches the checkpoint of a run that succeeded ("" if it has none), and continues any
     other run.

@@ -47,8 +47,8 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
         state = replace(state, detail="; ".join(filter(None, [full, state.detail])))
     claim = claim_of(run)
     if claim.why_unable:
-        said = f"{claim.host} looks after the run and can't do its work: {claim.why_unable}; an orch command on a "
-        state = replace(state, detail=f"{said}machine that can takes the run over")
+        said = f"{claim.host} looks after the run and can't do its work: {claim.why_unable}; to move the run, call any "
+        state = replace(state, detail=f"{said}orch command on a machine that can")
     if backend.is_remote and state.verdict is not None:
         detail = full or "; ".join(["bringing back its logs, outputs and checkpoints", *_awaited(state, record)])
         return replace(state, state=RunStatus.FINISHING, verdict=None, detail=detail)

@@ -103,7 +103,7 @@ def logs(
     redaction, read, stopped = redaction_of_message(folder), reader.read(ended=True), {}
     last = list(deque(read, lines)) if grep is None else newest_of(read)
     if grep is not None:
-        compiled(grep)  # a mistake is an error with its position
+        compiled(grep)  # raises an error that names the position of a mistake
         found, left = newest_matches(grep, [line for _, line in last], lines)
         last = [last[at] for at in found]
         if left:

@@ -1,5 +1,5 @@
-"""Searches lines by a regular expression within a time limit. An agent may have been given an expression that takes
-hours.
+"""Searches lines by a regular expression within a time limit. An agent may send an expression whose search would
+take hours.
 
 Python can't interrupt its search, not even in a thread, so another process searches, and is killed at its deadline.
 """

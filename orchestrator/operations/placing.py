@@ -84,7 +84,7 @@ def _targets(run: RunDir, folder: Path) -> Iterator[tuple[Output, Path, str, str
     for output in outputs_of(run):
         first, _, rest = output.path.partition("/")
         if output.node or first == ASIDE:
-            yield output, folder, "", "by hand, another file has this name"
+            yield output, folder, "", "copy it by hand, because another output has the same name"
         elif first in _LEVELS and rest:
             # another machine must not be able to write ~/.ssh here
             hidden = any(part.startswith(".") for part in rest.split("/"))

@@ -48,9 +48,9 @@ class Blame(IntEnum):
     """
 
     NO_RETRY = 0  # it ruled out another start (exit code 93)
-    KILLED = 1  # somebody killed the rank or its launcher, which another rank's failure does not do
+    KILLED = 1  # somebody killed the rank or its launcher; the failure of another rank does not kill
     FAILED = 2  # it failed by itself
-    CONNECTION = 3  # a connection of its broke, perhaps because another rank ended
+    CONNECTION = 3  # one of its connections broke, perhaps because another rank ended
     AT_EXIT = 4  # it died while it exited, after its program had ended
     HUNG = 5  # it hung in a collective, perhaps because another rank never entered it
     AFTER_STOP = 6  # it failed after it had been told to stop

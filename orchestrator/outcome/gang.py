@@ -54,7 +54,8 @@ def end_of(attempt: EndedAttempt) -> End:
     1. If every rank ended well, a later signal, cancel or time limit changes nothing.
     2. If the run was stopped on purpose, no other attempt follows, because it would be stopped as well.
     3. If a node was lost before its ranks had ended well, the loss is to blame, because it may have caused any failure.
-       Only a rank that rules out another start is blamed in place of the loss.
+       Two failures are blamed in place of the loss: a rank ruled out another start, or could not write the last
+       checkpoint.
     4. If a rank exits with code 95 by itself, it requests that the run is started again. New agents do this, so the
        gang ends. But if a rank failed by itself, rule 5 decides.
     5. The failure that is most to blame decides the cause. The budget for this cause decides whether another attempt

@@ -187,7 +187,7 @@ def _success(records: Records) -> Verdict | None:
         return None
     lost = nodes_in_words(records.lost)
     exits = [each for each in records.of(RankExit) if each.rank == 0 and each.attempt == attempt]
-    left_behind = f"all ranks ended well; lost after that, and left behind: {lost}" if lost else ""
+    left_behind = f"all ranks ended well; after that, these nodes were lost: {lost}" if lost else ""
     reason = "; ".join(filter(None, [left_behind, refused_saves(exits[-1]) if exits else ""]))
     verdict = Verdict(Outcome.SUCCEEDED, reason=reason, attempt=attempt, survivors=records.survivors)
     return _on_fewer_nodes(verdict, records)

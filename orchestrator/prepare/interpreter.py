@@ -1,7 +1,7 @@
 """Chooses the Python interpreter that trains on this machine. It is the interpreter that the user's shell would choose.
 
-The choice starts no interpreter, except if the program is a shell script such as a shim of pyenv. A plan does not start
-it either, and shows the script.
+orch starts no interpreter to choose it. If the program is a shell script such as a shim of pyenv, a submit runs the
+script to find its interpreter, and a plan only shows the script.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def of_shell(
 
     `program` is torchrun, accelerate, python or a similar program. It is empty if neither the command line nor the job
     names a program. With `needs_torch`, an active environment without torch is skipped if orch's own environment has
-    torch. Without `starts`, a script is not asked for its interpreter, and stands for it. Raises UsageError if the
-    program's interpreter does not answer.
+    torch. Without `starts`, a script is not run, and its path is returned in place of the interpreter. Raises
+    UsageError if the program's interpreter does not answer.
     """
     found = shutil.which(program, path=environ.get("PATH", os.defpath)) if program else None
     if found is not None and (python := _of_program(os.path.abspath(found), environ, starts=starts)):

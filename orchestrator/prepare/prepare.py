@@ -182,13 +182,14 @@ def _with_one_rank_if_program_spawns(
 
 def _on_several_nodes(loaded: Loaded, spawning: Spawning, options: str) -> UsageError:
     """Return the error of a program that starts its own ranks and does not say how they find each other on the nodes of
-    the profile. On fewer nodes, the run would end well and would not be the run that the profile describes.
+    the profile. orch does not use fewer nodes by itself, because the run would then succeed with fewer nodes than the
+    profile requests.
     """
     return UsageError(
         f"{spawning}, which do not find each other on the {loaded.profile.nodes} nodes of profile "
         f"{loaded.profile.name}",
-        "start it on one node: --nodes 1; or, if it has options of its own for several nodes, start a script once per "
-        f"node that passes them $GROUP_RANK, $MASTER_ADDR and $MASTER_PORT: {options}",
+        "start the program on one node with --nodes 1, or write a script that passes $GROUP_RANK, $MASTER_ADDR and "
+        f"$MASTER_PORT to the program's own options, and start the script with {options}",
     )
 
 

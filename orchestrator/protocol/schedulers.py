@@ -17,17 +17,19 @@ Slots = dict[str, Optional[int]]
 """The number of slots of each host of a job, in the order of the hosts; None if the number is unknown."""
 
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
-"""The signals before a time limit, a suspension or an end. By default, each of them would end a process."""
+"""A scheduler sends these signals before it stops or suspends a job. By default, each of them would end a process."""
 WARNING_NAMES = tuple(each.name[3:] for each in WARNINGS)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, *WARNINGS, signal.SIGXCPU)
 """The signals upon which an agent stops. orch itself sends SIGXCPU to node 0's agent when the time limit of a job of
-Grid Engine or PBS is near, because Grid Engine sends SIGUSR2 before every end of a job.
+Grid Engine or PBS is near, because Grid Engine also sends SIGUSR2 before other ends of a job.
 """
 
 WARN_SECONDS, LEAST_WARNING = 90.0, 10.0
 BATCH_PID = "batch.pid"  # the file, in a run's folder, with the process that runs a batch file as it is
 LIMIT_SIGNALS = ("SIGXCPU", *(each.name for each in WARNINGS))
-"""orch sends SIGXCPU. Slurm sends SIGUSR2 because orch requests it, or SIGUSR1 because the profile does."""
+"""The signals that announce the time limit. orch sends SIGXCPU. Slurm sends SIGUSR2 because orch requests it, or
+SIGUSR1 because the profile does.
+"""
 
 
 class Starter(Value):

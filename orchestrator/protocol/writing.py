@@ -1,12 +1,12 @@
 """Writes files into folders that a user has named. This is the counterpart of the safe reader, `reading.py`.
 
-Other users may be able to write into such a folder, and may have put a link or a folder of their own at the place of
-the user's. So each folder is opened once and stays open. The folders and files below it are opened relative to the
-open folder, and no link is followed. Files are replaced atomically.
+Other users may be able to write into such a folder, and may have put a link or a folder of their own in the place of a
+folder of the user. So each folder is opened once and stays open. The folders and files below it are opened relative to
+the open folder, and no link is followed. Files are replaced atomically.
 
-A folder must belong to this user. A file may also be written into another user's folder if it is sticky or for a
-group, because the file is then still this user's. In such a folder, orch makes folders with mode 0700. A link on the
-path that the user has named is followed if it belongs to this user or to root.
+A folder must belong to this user. A file may also be written into another user's folder if the folder is sticky, or
+writable for its group and not for everybody, because the file is then still this user's. In such a folder, orch makes
+folders with mode 0700. A link on the path that the user has named is followed if it belongs to this user or to root.
 
 The functions raise OSError. Its message says who owns the folder or link.
 """
@@ -67,8 +67,8 @@ class Folder:
         return None
 
     def own_file(self, name: str, flags: int = os.O_RDONLY) -> int | None:
-        """Open an ordinary file that this user has written, and that has no other name. Return None for anything else:
-        another user may have put it there.
+        """Open an ordinary file that this user has written, and that has only one hard link. Return None for anything
+        else: another user may have put it there.
         """
         with suppress(FileNotFoundError, NotOrdinaryError, PermissionError):
             descriptor = open_own(name, flags, folder=self.descriptor)
@@ -101,7 +101,7 @@ class Folder:
 def named_folder(path: _Path, *, make: bool = True, shared: bool = False) -> Folder:
     """Open a folder that the user has named. It and its missing parents are made if `make` is True.
 
-    With `shared`, it may be another user's folder that is sticky or for a group.
+    With `shared`, it may be another user's folder that is sticky, or writable for its group only.
     """
     text = os.fspath(path)
     at, is_elsewhere = _walk(_start_of(text), text, text, make=make, shared=shared, follows=True)
@@ -134,8 +134,8 @@ def write_named(path: _Path, data: bytes, *, mode: int = USERS, make: bool = Fal
 def _walk(at: int, path: str, where: str, *, make: bool, shared: bool, follows: bool) -> tuple[int, bool]:
     """Open the folder `path` from the open folder `at`, which is closed. Return it, and whether a link was followed.
 
-    With `follows`, the user has named the path: links of this user are followed, and only the last folder must be the
-    user's. Otherwise, each folder must be.
+    With `follows`, the user has named the path: links of this user are followed, and only the last folder must belong
+    to this user. Otherwise, each folder of the path must belong to this user.
     """
     names, followed = _parts(path), 0
     try:
@@ -204,7 +204,9 @@ def _target_of(at: int, name: str, path: str) -> str:
 
 
 def _check_owner(descriptor: int, path: str, *, shared: bool) -> None:
-    """Raise OSError if an open folder belongs to another user, unless it may be shared and is sticky or a group's."""
+    """Raise OSError if an open folder belongs to another user, unless it may be shared, and is sticky or for a group
+    only.
+    """
     info = os.fstat(descriptor)
     is_shared = info.st_mode & stat.S_ISVTX or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH) == stat.S_IWGRP
     if info.st_uid != os.geteuid() and not (shared and is_shared):

@@ -83,7 +83,7 @@ def is_ours(run: RunDir) -> bool:
 
 
 def is_away(run: RunDir) -> bool:
-    """Return True if another machine submitted the run. What this machine lacks then does not end the run."""
+    """Return True if another machine submitted the run. In that case, no problem of this machine ends the run."""
     return home_of(run) not in ("", here())
 
 

@@ -226,7 +226,9 @@ class SshProfile(ProfileBase):
         "number of ranks, of all users, that may run at a time on a host without GPUs", default=None
     )
     leases: bool = setting("hold GPUs and slots, so that no other run of orch takes them", default=True)
-    node_wait: Seconds = setting("how long to wait for a lost host without a spare, or for last files", default=1800)
+    node_wait: Seconds = setting(
+        "how long to wait for a lost host if no spare is left, or for the last files of an ended run", default=1800
+    )
     supervisor: Annotated[str, Field(pattern=rf"^(here|{LOGIN})$")] = setting(
         "the machine that supervises the run: here, or user@host with orch and keys for the hosts", default="here"
     )

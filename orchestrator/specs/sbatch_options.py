@@ -80,7 +80,9 @@ ONLY_AS_IT_IS: Final = {
 }  # fmt: skip
 CLUSTERS: Final = ("clusters", "cluster", "cluster-constraint")
 NEWEST: Final = "25.11"
-_ASKED: Final = f"{', '.join(each.name[3:] for each in STOP_SIGNALS)} or R: before one of these, as in USR1@90"
+_ASKED: Final = (
+    f"{', '.join(each.name[3:] for each in STOP_SIGNALS)}, optionally with the prefix R:, for example USR1@90"
+)
 OPTIONS: Final = frozenset(_OPTIONS.split())
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]*")
 OURS: Final = frozenset(_OURS.split())
@@ -125,7 +127,7 @@ def known_options(options: Mapping[str, str | int | bool]) -> dict[str, str | in
         if name in OURS:
             raise ValueError(f"'{name}' is set by orch itself, so that it finds the job and its nodes again")
         if name == "signal" and value is not False and number_of(str(value)) not in STOP_SIGNALS:
-            raise ValueError(f"'{name}: {value}' is not valid; expected {_ASKED}: orch acts on no other signal")
+            raise ValueError(f"'{name}: {value}' is not valid; expected {_ASKED}")
     return named
 
 

@@ -29,7 +29,7 @@ class Spec(Frozen):
     """A document or a part of it. Unknown keys, and values of the wrong type, are refused.
 
     If a field's value is another part or a list of parts, `setting(part=...)` names the class of the parts, unless the
-    default shows it. If the value maps names to parts, `by_name` is true too. `restored` reads this.
+    default shows it. If the value maps names to parts, `by_name` is true too. `restored` reads both.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "strict": True, "hide_input_in_errors": True}
@@ -124,8 +124,8 @@ def _with_tuples(value: Any) -> Any:
 
 
 def _may_replace(value: Any, default: Any) -> bool:
-    """Return False if the type of a value shows that it is damaged. A text as the default, such as `auto`, allows other
-    types.
+    """Return False if the type of a value shows that it is damaged. If the default is a text such as `auto`, a value of
+    any type is accepted.
     """
     if default is None or default is MISSING or isinstance(default, str):
         return True

@@ -40,8 +40,8 @@ def attended_root() -> Path:
 
 
 def attend(root: Path) -> None:
-    """Start a supervisor if no supervisor is running on this machine, and a live run has none on another machine that
-    can do its work. Send SIGCONT to a supervisor of this machine that was stopped (SIGSTOP).
+    """Start a supervisor if no supervisor is running on this machine, and this machine may look after a live run
+    (`may_take`). Send SIGCONT to a supervisor of this machine that was stopped (SIGSTOP).
 
     If the disk is too full for the supervisor's files, no error is raised, so that commands that only show runs still
     work.

@@ -51,7 +51,7 @@ class CleanUp:
 
 @dataclass(frozen=True)
 class PassOn:
-    """The action that tells the agents what they may not know: a recorded cancel, if the command that recorded it was
+    """The action that tells the agents that the run was cancelled, because the `orch cancel` command may have been
     killed, and which other agents have died.
     """
 

@@ -73,7 +73,7 @@ def test_a_machine_that_can_not_reach_a_runs_hosts_gives_the_run_up_to_one_that_
     settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "running", "the run")
     kill(lab.supervisor())
     settled(lambda: detail().startswith("n1 looks after the run and can't do its work: n2"), "the wrong machine")
-    assert "an orch command on a machine that can takes the run over" in detail()
+    assert "to move the run, call any orch command on a machine that can" in detail()
     lab.let_go("n2")
     assert lab.orch("wait", run, **HOME).code == 0
     state = beside("status", run, "--json").json

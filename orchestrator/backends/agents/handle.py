@@ -117,10 +117,14 @@ def agents_here(run: RunDir, handle: Handle | None) -> dict[int, Process]:
     run's folder.
 
     If `orch submit` was killed, it may have started agents that are missing from handle.json. The run's program may
-    write into the nodes' folders, so these records are neither required nor preferred.
+    write into the nodes' folders, so a missing or damaged record is no error, handle.json takes precedence over these
+    records, and a folder of a node that the run does not have is ignored.
     """
     agents = {node: Process(*each) for node, each in handle.agents.items()} if handle is not None else {}
-    for node in {int(name) for name in names_in(f"{run.path}/nodes") if name.isdecimal()} - agents.keys():
+    nodes = {int(name) for name in names_in(f"{run.path}/nodes") if name.isdecimal()}
+    if handle is not None:
+        nodes &= set(range(len(handle.hosts)))
+    for node in nodes - agents.keys():
         try:
             own = run.read(f"nodes/{node}/agent.json")
         except StoreError:

@@ -71,8 +71,8 @@ class Batch(Backend):
     # -- where the scheduler's programs run
 
     def site(self, profile: AnyProfile | None) -> Site:
-        """Return the site of a profile: the machine on which the scheduler's programs run. Each machine has one Site
-        object. Without a login node, `profile` may be None.
+        """Return the site of a profile: the machine on which the scheduler's programs run. There is one Site
+        object for each login node and working folder. Without a login node, `profile` may be None.
         """
         login: str = (getattr(profile, "login", None) or "") if self.is_remote else ""
         workdir = workdir_of(profile) if profile is not None and login else ""

@@ -268,11 +268,13 @@ def finish(
     """Copy all files of an ended run, then remove its folders on the other machines. Does nothing if the run's result
     (verdict.json) is recorded.
 
-    If a connection breaks, raise BackendError, so that the caller tries again. For a vital machine (a login node) this
-    has no limit. For a node whose agent has reported its end, it is limited to `patience` seconds after the first
-    failure, and `orch cancel` ends it. After that, the machine keeps its folder, as it does if some of its outputs
-    could not be copied. The events `left_behind` and `outputs_left` record that. The nodes in `unreachable`, and
-    `former` (machines of earlier starts), are not contacted, so that the run's result does not wait for them.
+    Raises BackendError if a connection breaks, so that the caller tries again. The caller tries a vital machine (a
+    login node) without a limit. It tries a node whose agent has reported its end for `patience` seconds after the first
+    failure, or until `orch cancel`. After that, the machine keeps its folder, as it does if some of its outputs could
+    not be copied. The events `left_behind` and `outputs_left` record that.
+
+    The nodes in `unreachable`, which must not have reported their end, and `former` (machines of earlier starts) are
+    not contacted, and the result does not wait for them.
     """
     with locked(run.path / "collect.lock"):
         if not (run.path / "verdict.json").exists():

@@ -94,7 +94,7 @@ class Waiting:
                 self.renew()
         except BackendError as error:
             said = "; ".join(error.message.splitlines())  # a line for each host
-            why = f"its turn can't come, its place in the queue is kept: {said}"
+            why = f"its turn can't come, and its place in the queue is kept: {said}"
             self._record({**(awaited_places(self.run) or {}), "why": why})
             raise
         hosts = self.hosts

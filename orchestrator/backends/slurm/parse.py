@@ -75,7 +75,7 @@ REASONS: Final = (
     (r"Cleaning|RaisedSignal.*|NonZeroExitCode|SystemFailure|JobLaunchFailure", "its last start is being tidied up"),
     (r"Prolog", "the nodes are being prepared for it"),
 )  # fmt: skip
-# The words of all programs, and those of scontrol about a task of an array, in each Slurm from 20.02 to 26.05.
+# The messages about an unknown job in Slurm 20.02 to 26.05. scontrol prints the second for a task of an array.
 UNKNOWN: Final = re.compile(r"Invalid job id|^Job \d+(_\d+)? not found", re.IGNORECASE | re.MULTILINE)
 UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes", "Connection refused",
                       "Connection timed out", "Transport endpoint", "configuration source")  # fmt: skip

@@ -30,7 +30,7 @@ class Attempt:
     bad: set[int] = field(default_factory=set)  # the nodes on which a rank has failed
     done: set[int] = field(default_factory=set)  # the nodes whose last rank has ended by itself
     stopped: Cause = Cause.NONE  # why the ranks were ordered to stop; NONE if a failure is the reason
-    # If another end may have caused a rank's failure, the ranks are stopped at this time, unless it shows before.
+    # The time at which the ranks are stopped, if the cause of a rank's failure is not reported earlier.
     settle_at: float | None = None
     unused: dict[int, Unused] = field(default_factory=dict)  # the nodes that are idle
     sought: str = ""  # the module that a rank failed to import, for which every node searches

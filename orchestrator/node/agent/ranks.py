@@ -79,7 +79,7 @@ class Ranks:
         self.attempt, self.prepared = task.attempt, messages.Prepare(task.attempt)
         self.running: set[int] = set()
         self.begun: int | None = None  # the newest attempt whose ranks the launcher was ordered to start
-        self.told_to_stop = self.is_overdue = False  # the ranks; they did not stop in time
+        self.told_to_stop = self.is_overdue = False  # the ranks were ordered to stop; they did not stop in time
         self.signal = ""  # the last stop signal of this agent, which a scheduler sends to the ranks too
         self.began = 0.0  # the time of the order to start the ranks (monotonic)
         self.offer: Offer | None = None  # only on node 0, if the attempt was offered a checkpoint

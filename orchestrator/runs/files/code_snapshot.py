@@ -61,14 +61,14 @@ class _Entry:
     executable: bool = False
     is_folder: bool = False
     link: str | None = None
-    outside: str = ""  # if it is a copy of a file outside of the code folder, to which a link leads: the path
+    outside: str = ""  # the path of the original file, if a link leads to a file outside of the code folder
 
 
 def measure(
     code_dir: Path, ignore_file: str, max_size: int, named: Sequence[str] | None = None
 ) -> tuple[int, int, list[tuple[str, str]]]:
-    """Return (number of files, bytes) that `take` would copy, and [path, target] of the links whose files outside of
-    the folder it would copy. Raises UsageError if `take` would raise it.
+    """Return (number of files, bytes) that `take` would copy, and a list of (path, target) of the links to files
+    outside of the folder, which `take` would copy. Raises UsageError if `take` would raise it.
     """
     entries, _, _ = _survey(code_dir.resolve(), None, ignore_file, max_size, named)
     return sum(not entry.is_folder for entry in entries), sum(entry.size for entry in entries), _outside(entries)

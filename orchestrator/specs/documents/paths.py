@@ -103,8 +103,8 @@ def _known_names(profiles: Iterable[tuple[str, Path, str]]) -> str:
 
 
 def hidden_files(job: object, profile: str, job_file: Path, profile_file: Path, cwd: Path) -> list[str]:
-    """Return a line for each job and profile, shipped ones too, that has the name that the user gave and is hidden by
-    the file that is used.
+    """Return a line for each job or profile that has the given name and is not used, because another file takes
+    precedence. Shipped files are included.
     """
     jobs = [path for folder in job_folders(cwd) for path in documents(folder)]
     profiles = [path for _, path, _ in known_profiles(cwd, job_file)]

@@ -106,7 +106,7 @@ def test_a_node_that_is_lost_after_all_ranks_ended_well_is_named_and_takes_nothi
     unsaid = without(SUCCESS, LEFT[node])
     found = state(unsaid)
     assert found.verdict == Verdict(
-        "succeeded", reason=f"all ranks ended well; lost after that, and left behind: {name}"
+        "succeeded", reason=f"all ranks ended well; after that, these nodes were lost: {name}"
     )
     assert [each.state for each in found.nodes] == ["lost" if each == node else "ended" for each in (0, 1)]
     assert what_follows(found.verdict, typed(unsaid), {"infra": 3}, lost=True) == found.verdict

@@ -175,7 +175,7 @@ def test_a_run_keeps_its_place_in_the_queue_and_renews_nothing_while_a_host_does
     with pytest.raises(BackendError, match=r"^b: "):
         wait.join()
     kept = json.loads((tmp_path / "queue.json").read_text())
-    assert kept["why"].startswith("its turn can't come, its place in the queue is kept: b: ")
+    assert kept["why"].startswith("its turn can't come, and its place in the queue is kept: b: ")
     assert {**kept, "why": ""} == {**before, "why": ""}
     assert "renew_ticket" not in machines.fakes["a"].verbs()
     machines.fakes["b"].health, machines.busy["a"] = Health.WELL, 0
