@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import OrchError
 from orchestrator.outcome.restart import times_used
@@ -13,6 +12,9 @@ from orchestrator.protocol.frozen import Value
 from orchestrator.runs.files.logs import beat_of
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
+
+if TYPE_CHECKING:
+    from orchestrator.runs.files.checkpoints import Checkpoint
 
 
 class Account(Value):
@@ -29,46 +31,68 @@ class Account(Value):
     the run succeeded.
     """
     command: str
-    """The command to go on: it fetches the checkpoint of a run that succeeded ("" if it has none), and continues any
-    other run.
+    """The command to go on: it fetches the checkpoint of a run that succeeded, and continues any other run; "" if there
+    is no such command.
     """
 
-    @property
-    def lost_steps(self) -> int | None:
-        """Return how many steps since the newest checkpoint are lost, or None if this is unknown."""
-        if self.last_step is None or (self.checkpoint_step is None and self.checkpoint):
-            return None
-        return max(0, self.last_step - (self.checkpoint_step or 0))
+    lost_steps: int | None
+    """The steps after the newest checkpoint."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the account as JSON types."""
-        return {**asdict(self), "lost_steps": self.lost_steps}
+        return asdict(self)
 
 
 def account_of(run: RunDir, state: RunState) -> Account | None:
     """Return the account of a run's end, or None if the run has not ended."""
     if state.verdict is None or not state.is_final:
         return None
-    from orchestrator.runs.files.checkpoints import saved_by
-
-    try:
-        newest = next(iter(saved_by(run)), None)
-    except (OSError, OrchError):  # a damaged record names no checkpoints
-        newest = None
-    step = (beat_of(run, state.attempt) or {}).get("step")
+    newest, step = _newest(run), (beat_of(run, state.attempt) or {}).get("step")
+    last = step if type(step) is int else None
+    saved = newest.step if newest is not None and newest.order[0] >= 0 else None
     succeeded = state.verdict.outcome is Outcome.SUCCEEDED
-    if succeeded:
-        command = f"orch pull {run.run_id}" if newest is not None else ""
-    else:
-        command = f"orch submit --from {run.run_id}" + (f" --resume {run.run_id}" if newest is not None else "")
     return Account(
         ended=state.ended,
-        last_step=step if type(step) is int else None,
-        checkpoint=os.path.basename(newest.path) if newest is not None else "",
-        checkpoint_step=newest.step if newest is not None and newest.is_counted else None,
+        last_step=last,
+        checkpoint=newest.path.name if newest is not None else "",
+        checkpoint_step=saved,
         next="" if succeeded else f"orch does not start this run again{_why_not(run, state)}",
-        command=command,
+        command=_command(run, succeeded=succeeded, has_checkpoint=newest is not None),
+        lost_steps=_lost(state, last, saved, has_checkpoint=newest is not None),
     )
+
+
+def _newest(run: RunDir) -> Checkpoint | None:
+    """Return the newest checkpoint that the run has saved and that is on this machine. A job with `training` can be
+    resumed from orch's own format only.
+    """
+    from orchestrator.runs.files.checkpoints import all_of
+
+    try:
+        trains = run.record().job.training is not None
+        found = [each for each in all_of(run) if each.is_whole and each.run in ("", run.run_id)]
+        return max((each for each in found if not trains or each.format == "orch"), key=lambda each: each.order)
+    except (OSError, OrchError, ValueError):  # there is no checkpoint, or a damaged record names none
+        return None
+
+
+def _lost(state: RunState, last: int | None, saved: int | None, *, has_checkpoint: bool) -> int | None:
+    """Return the steps after the newest checkpoint. They are unknown if a machine may still have a checkpoint, or if
+    the run began at the step of another run's checkpoint.
+    """
+    if last is None or (saved is None and (has_checkpoint or state.left)):
+        return None
+    began_later = any(each.offered or each.resumed_from for each in state.attempts)
+    return None if saved is None and began_later else max(0, last - (saved or 0))
+
+
+def _command(run: RunDir, *, succeeded: bool, has_checkpoint: bool) -> str:
+    point = run.record().point
+    if succeeded:
+        return f"orch pull {run.run_id}" if has_checkpoint else ""
+    if point is not None and point.is_trial and not point.values:  # its search has not chosen its values
+        return ""
+    return f"orch submit --from {run.run_id}" + (f" --resume {run.run_id}" if has_checkpoint else "")
 
 
 def _why_not(run: RunDir, state: RunState) -> str:

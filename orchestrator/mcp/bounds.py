@@ -19,7 +19,7 @@ NOTICE: Final = (
 )
 BY_PROGRAMS: Final = frozenset({
     "last_line", "progress", "result", "detail", "reason", "error", "tail", "hint", "end", "lines", "names", "metric",
-    "problem", "offered", "resumed_from", "phase",
+    "problem", "offered", "resumed_from", "phase", "checkpoint",
 })  # fmt: skip
 """The fields of answers that contain or quote text that a program has written."""
 NEWEST_LAST: Final = frozenset({"lines", "tail"})

@@ -21,10 +21,14 @@ MOST_LINES: Final = 200_000
 MOST_SEARCHED: Final = 16 << 20  # characters
 # Writes the number of every hundredth line before it is searched, and the number of each line that matches with a `+`.
 _SEARCH: Final = """
-import json, os, re, sys, warnings
+import json, os, re, resource, sys, warnings
+resource.setrlimit(resource.RLIMIT_CPU, (2, 2))  # if the server is killed, nobody else ends this search
 warnings.simplefilter("ignore")
 pattern, most, lines = json.load(sys.stdin)
-search, found = re.compile(pattern).search, 0
+try:
+    search, found = re.compile(pattern).search, 0
+except (re.error, OverflowError, RecursionError) as error:
+    sys.exit(str(error))
 for number, line in enumerate(lines):
     if number % 100 == 0:
         os.write(1, b"%d\\n" % number)
@@ -62,7 +66,7 @@ def newest_matches(pattern: str, lines: Sequence[str], most: int) -> tuple[list[
             said, problem = child.communicate()
     *words, last = said.decode().split() or ["0"]
     if child.returncode > 0:
-        raise OrchError(f"the search failed: {problem.decode(errors='replace').strip().splitlines()[-1]}")
+        raise OrchError(f"the search failed: {problem.decode(errors='replace').strip().rpartition(chr(10))[2]}")
     newest = [int(word[:-1]) for word in (*words, last) if word.endswith("+")]
     searched = len(lines) if last == "end" else int(last.rstrip("+"))
     return [len(lines) - 1 - number for number in reversed(newest)], len(lines) - searched

@@ -63,14 +63,14 @@ def place(run: RunDir, *, force: bool = False) -> Placed:
             continue
         above, _, name = path.rpartition("/")
         try:
-            with named_folder(top, shared=True) as named:
-                with named.below(above) as into:
-                    kind, is_kept = into.kind_of(name), is_continued_by(into, name, output.file)
+            # The user's own links to folders are followed, because the program would write through them by hand.
+            with named_folder(top / above, shared=True) as into:
+                kind, is_kept = into.kind_of(name), is_continued_by(into, name, output.file)
                 if kind not in (None, stat.S_IFREG, stat.S_IFLNK):
                     left_out.append(f"{top / path} is there and is no file")
                 elif not force and not is_kept:
                     left_out.append(f"{top / path} is there with other content; --force replaces it")
-                elif copy_output(run, output, named, path) is not None:
+                elif copy_output(run, output, into, name) is not None:
                     copied.append(str(top / path))
         except OSError as error:
             left_out.append(f"{top / path}: {error.filename}: {error.strerror}")

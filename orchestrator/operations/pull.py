@@ -194,17 +194,24 @@ def _grown(source: Path, folder: Folder, name: str, below: Path | None = None) -
     file is missing, or is a link, a pipe or another special file.
     """
     above, _, last = name.rpartition("/")
-    try:
-        info_of(source, below)  # before a folder is made for it
-    except (FileNotFoundError, NotOrdinaryError):
+    if not _is_file(source, below):  # before a folder is made for it
         return None
     try:
-        with folder.below(above) as into, contextlib.suppress(FileNotFoundError, NotOrdinaryError):
+        with folder.below(above) as into:
             count, sha256, how = copy_latest(source, into, last, below)
             return Copied(name, count, Checksum(Algorithm.SHA256, sha256), how)
     except OSError as error:
+        if isinstance(error, FileNotFoundError | NotOrdinaryError) and not _is_file(source, below):
+            return None
         raise _failed(f"{folder.path}/{name}", error) from error
-    return None
+
+
+def _is_file(source: Path, below: Path | None) -> bool:
+    try:
+        info_of(source, below)
+    except (FileNotFoundError, NotOrdinaryError):
+        return False
+    return True
 
 
 def _failed(target: str | Path, error: OSError) -> OrchError:

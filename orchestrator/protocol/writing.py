@@ -117,7 +117,10 @@ def named_file(path: _Path, *, make: bool = False) -> Iterator[tuple[Folder, str
     for _ in range(MOST_LINKS):
         above, name = os.path.split(text)
         with named_folder(above or ".", make=make, shared=True) as folder:
-            if folder.kind_of(name) != stat.S_IFLNK:
+            kind = folder.kind_of(name)
+            if kind not in (None, stat.S_IFREG, stat.S_IFLNK):
+                raise OSError(errno.EEXIST, "this is no ordinary file, and orch does not replace it", text)
+            if kind != stat.S_IFLNK:
                 yield folder, name
                 return
             text = os.path.join(folder.path, _target_of(folder.descriptor, name, text))

@@ -170,9 +170,13 @@ class RunRecord(Frozen):
         from orchestrator.specs.kinds import LOGIN, kind_named, model_of
         from orchestrator.specs.spec import restored
 
-        kind = self.kind.removesuffix(LOGIN)
-        needed = {"name": self.profile_name, "hosts": [], **self.profile_document, "kind": kind}
-        return restored(model_of(kind_named(kind)), needed)
+        kind, document = self.kind.removesuffix(LOGIN), self.profile_document
+        model, needed = model_of(kind_named(kind)), {"name": self.profile_name, "kind": kind, "hosts": []}
+        nodes = {} if type(document.get("nodes")) is int else {"nodes": self.nnodes or 1}
+        try:
+            return restored(model, {**needed, **document, **nodes, "kind": kind})
+        except (ValueError, TypeError):  # a field without a default is damaged
+            return restored(model, {**document, **nodes, **needed})
 
     @property
     def retry(self) -> dict[str, int | None]:

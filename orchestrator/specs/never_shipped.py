@@ -21,8 +21,9 @@ def why_never_shipped(path: Path) -> str:
     if home.is_relative_to(path):
         return f"{path} holds your whole home folder"
     for name in _CREDENTIALS:
-        if path.is_relative_to(home / name):
+        places = {home / name, (home / name).resolve()}  # it may be a link into a folder of dotfiles
+        if any(path.is_relative_to(place) for place in places):
             return f"{path} is where credentials are kept (~/{name})"
-        if (home / name).is_relative_to(path):
+        if any(place.is_relative_to(path) for place in places):
             return f"{path} holds credentials (~/{name})"
     return ""

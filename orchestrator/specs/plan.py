@@ -98,9 +98,16 @@ class LaunchPlan(Frozen):
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> LaunchPlan:
-        """Return the plan that `to_json` wrote. Raises ValueError if its format is unknown to this version of orch, and
-        OrchError if no installed package has profiles of this kind.
+        """Return the plan that `to_json` wrote. Raises ValueError if it is damaged or its format is unknown to this
+        version of orch, and OrchError if no installed package has profiles of this kind.
         """
+        try:
+            return LaunchPlan._from_json(data)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"this plan is damaged: {error}") from error
+
+    @staticmethod
+    def _from_json(data: Mapping[str, Any]) -> LaunchPlan:
         if data.get("version") != PLAN_VERSION:
             raise ValueError(f"this plan has format {data.get('version')}, but this orch reads {PLAN_VERSION}")
         values = dict(data)

@@ -127,7 +127,9 @@ def _may_replace(value: Any, default: Any) -> bool:
     """Return False if the type of a value shows that it is damaged. If the default is a text such as `auto`, a value of
     any type is accepted.
     """
-    if default is None or default is MISSING or isinstance(default, str):
+    if default is MISSING:
+        return value is not None
+    if default is None or isinstance(default, str):
         return True
     if isinstance(default, Spec | tuple | dict | bool):
         return isinstance(value, type(default))

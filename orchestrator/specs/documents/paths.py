@@ -109,7 +109,9 @@ def hidden_files(job: object, profile: str, job_file: Path, profile_file: Path, 
     jobs = [path for folder in job_folders(cwd) for path in documents(folder)]
     profiles = [path for _, path, _ in known_profiles(cwd, job_file)]
     found = [(path, job_file) for path in jobs if path.stem == job and not os.path.samefile(path, job_file)]
-    found += [(path, profile_file) for path in profiles if path.stem == profile and path != profile_file]
+    found += [
+        (path, profile_file) for path in profiles if path.stem == profile and not os.path.samefile(path, profile_file)
+    ]
     return [f"{shown(used, cwd)} is used, and hides {shown(path, cwd)}" for path, used in found]
 
 

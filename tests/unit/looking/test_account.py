@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,17 @@ from orchestrator.looking.account import account_of
 from orchestrator.looking.state import state_of
 from orchestrator.outcome.verdict import Cause, Outcome, Verdict
 from orchestrator.protocol.events import StartingAgain
-from orchestrator.runs.state import Ending
+from orchestrator.runs.state import AttemptSummary, Ending
 from orchestrator.runs.store import RunDir, create_run
 from tests.unit.backends.mirror.test_checkpoints import checkpoint
 
 NEVER = "orch does not start this run again"
 
 
-def ended_run(root: Path, outcome: Outcome, cause: Cause = Cause.NONE, *, step: int | None = 240, **job: Any) -> RunDir:
-    run = create_run(root, "r-234567", {"nnodes": 1, "kind": "local", "job": job})
+def ended_run(
+    root: Path, outcome: Outcome, cause: Cause = Cause.NONE, *, step: int | None = 240, kind: str = "local", **job: Any
+) -> RunDir:
+    run = create_run(root, "r-234567", {"nnodes": 1, "kind": kind, "job": job})
     run.write("plan.json", {"tasks": [{"checkpoint_dir": str(run.path / "checkpoints")}]})
     folder = run.path / "nodes/0/attempt_0"
     folder.mkdir(parents=True)
@@ -31,8 +34,9 @@ def ended_run(root: Path, outcome: Outcome, cause: Cause = Cause.NONE, *, step: 
     return run
 
 
-def test_a_failed_run_with_a_checkpoint_says_what_is_lost_and_how_to_resume(tmp_path: Path) -> None:
-    run = ended_run(tmp_path, Outcome.FAILED, Cause.USER_ERROR, retry={"user_error": 0})
+@pytest.mark.parametrize("kind", ["local", "ssh"])
+def test_a_failed_run_with_a_checkpoint_says_what_is_lost_and_how_to_resume(tmp_path: Path, kind: str) -> None:
+    run = ended_run(tmp_path, Outcome.FAILED, Cause.USER_ERROR, kind=kind, retry={"user_error": 0})
     checkpoint(run.path / "checkpoints", 200, b"weights")
     found = account_of(run, state_of(run))
     assert found is not None
@@ -71,3 +75,20 @@ def test_a_run_that_has_not_ended_has_no_account(tmp_path: Path) -> None:
     run = create_run(tmp_path, "r-234567", {"nnodes": 1, "kind": "local"})
     assert account_of(run, state_of(run)) is None
     assert account_facts(None, 0.0) == {}
+
+
+def test_what_a_run_lost_is_unknown_if_it_began_at_another_runs_checkpoint(tmp_path: Path) -> None:
+    run = ended_run(tmp_path, Outcome.FAILED, Cause.USER_ERROR)
+    state = replace(state_of(run), attempts=(AttemptSummary(0, offered="/other/step_200"),))
+    found = account_of(run, state)
+    assert found is not None
+    assert (found.last_step, found.checkpoint, found.lost_steps) == (240, "", None)
+
+
+def test_a_trial_without_values_has_no_command(tmp_path: Path) -> None:
+    run = ended_run(tmp_path, Outcome.CANCELLED)
+    point = {"id": "s", "index": 0, "values": {}, "parallel": None, "is_trial": True}
+    run.write("run.json", {**(run.read("run.json") or {}), "sweep": point})
+    found = account_of(run, state_of(run))
+    assert found is not None
+    assert (found.next, found.command) == (NEVER, "")

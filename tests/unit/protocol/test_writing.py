@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from pathlib import Path
 
@@ -146,3 +147,12 @@ def test_a_file_with_a_second_name_and_a_stranger_s_file_are_not_continued(tmp_p
         arriving.take(b"weights")
         arriving.finish()
     assert (private.read_text(), (tmp_path / "out/model.pt").read_text()) == ("mine", "weights")
+
+
+@pytest.mark.parametrize("through_link", [False, True])
+def test_a_pipe_or_a_device_is_not_replaced(tmp_path: Path, through_link: bool) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    with pytest.raises(OSError, match="this is no ordinary file, and orch does not replace it"):
+        write_named(tmp_path / ("link" if through_link else "pipe"), b"x")
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)

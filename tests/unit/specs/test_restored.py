@@ -79,3 +79,17 @@ def test_a_record_without_its_documents_has_the_defaults() -> None:
     record = RunRecord.from_json("r", {"kind": "ssh", "name": "n", "profile_name": "lab"})
     assert (record.job, record.profile.name) == (Job(name="n"), "lab")
     assert getattr(record.profile, "hosts", None) == ()
+
+
+@pytest.mark.parametrize("hosts", ["x", ["a"], None, [{"port": 3}]], ids=str)
+def test_a_profile_whose_hosts_are_damaged_has_none(hosts: Any) -> None:
+    document = {**recorded(PROFILES[0]), "hosts": hosts}
+    record = RunRecord.from_json("r", {"kind": "ssh", "profile": document, "profile_name": "lab", "nnodes": 4})
+    assert (record.profile.name, getattr(record.profile, "hosts", None)) == ("lab", ())
+    assert record.profile.workdir == PROFILES[0].workdir
+
+
+def test_a_damaged_number_of_nodes_does_not_cut_the_hosts() -> None:
+    document = {**recorded(PROFILES[0]), "nodes": None}
+    record = RunRecord.from_json("r", {"kind": "ssh", "profile": document, "nnodes": 4})
+    assert record.profile.nodes == 4

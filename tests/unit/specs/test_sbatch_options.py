@@ -56,7 +56,7 @@ def test_a_signal_on_which_orch_acts_may_be_asked_for(value: str | int | bool) -
 
 @pytest.mark.parametrize("value", ["HUP@60", "B:USR1@60", "KILL", "RTMIN", "1@60", True, "USR1@"])
 def test_no_other_signal_may_be_asked_for(value: str | int | bool) -> None:
-    words = f"'signal: {value}' is not valid; expected TERM, INT, USR1, USR2, XCPU or R: before one of these"
+    words = f"'signal: {value}' is not valid; expected TERM, INT, USR1, USR2, XCPU, optionally with the prefix R:"
     with pytest.raises(ValidationError, match=re.escape(words)):
         valid_profile({"name": "p", "kind": "slurm", "sbatch": {"signal": value}})
 

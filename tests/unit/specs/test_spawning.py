@@ -151,9 +151,9 @@ def test_a_console_launcher_is_started_on_one_node(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "options", "nodes", "advice"),
     [
-        ("command: [trl, sft]", {}, 3, "--nodes 1; .*: --nproc-per-node 1"),
-        ("command: [trl, sft]", {"flags": {"profile.nodes": 2}}, 2, "--nodes 1; .*: --nproc-per-node 1"),
-        ("script: multigpu.py", {}, 3, "--nodes 1; .*: --nodes 3"),
+        ("command: [trl, sft]", {}, 3, "--nodes 1, .* with --nproc-per-node 1"),
+        ("command: [trl, sft]", {"flags": {"profile.nodes": 2}}, 2, "--nodes 1, .* with --nproc-per-node 1"),
+        ("script: multigpu.py", {}, 3, "--nodes 1, .* with --nodes 3"),
     ],
 )
 def test_no_run_has_fewer_nodes_than_its_profile(
