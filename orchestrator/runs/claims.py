@@ -27,7 +27,10 @@ from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.store import RunDir, names_in
 
 CLAIM_SECONDS: Final = 30.0  # a supervisor that was not alive for so long has lost its claims
+START_SECONDS: Final = 600.0  # in which only the machine of the submit takes a run, because a start may take long
 AGAIN_SECONDS: Final = 60.0  # until a machine that could not do the work of a run takes the run again
+AWAY_SECONDS: Final = 86400.0  # a machine whose supervisor was not alive for so long is gone, or has another name
+MOST_DIGITS: Final = 18
 
 
 class Claim(Value):
@@ -61,12 +64,30 @@ def claim_of(run: RunDir) -> Claim:
     the run.
     """
     folder = _folder(run)
-    for number in sorted((int(name) for name in names_in(folder) if name.isdecimal()), reverse=True):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a newer claim has replaced this one
-            data = read_json(folder / str(number), MOST_RECORD, folder)
-            unable = {str(host): (float(at), str(why)) for host, (at, why) in data["unable"].items()}
-            return Claim(number, str(data["host"]), unable)
+    while numbers := _numbers(folder):
+        for number in numbers:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                data = read_json(folder / str(number), MOST_RECORD, folder)
+                unable = {str(host): (float(at), str(why)) for host, (at, why) in data["unable"].items()}
+                return Claim(number, str(data["host"]), unable)
+        if numbers == _numbers(folder):  # a crash has left a damaged file, which the next claim replaces
+            return Claim(numbers[0], home_of(run))
     return Claim(host=home_of(run))
+
+
+def _numbers(folder: Path) -> list[int]:
+    """Return the numbers of the files in a folder of claims, the greatest first."""
+    found = [int(name) for name in names_in(folder) if name.isdecimal() and len(name) <= MOST_DIGITS]
+    return sorted(found, reverse=True)
+
+
+def now_of(root: Path) -> float:
+    """Return the time of the file system that has the state folder. The clocks of the machines may differ."""
+    try:
+        (root / "clock").touch(mode=0o600)
+        return os.stat(root / "clock").st_mtime
+    except OSError:  # the disk is full
+        return time.time()
 
 
 def home_of(run: RunDir) -> str:
@@ -83,20 +104,27 @@ def is_ours(run: RunDir) -> bool:
 
 
 def is_away(run: RunDir) -> bool:
-    """Return True if another machine submitted the run. In that case, no problem of this machine ends the run."""
-    return home_of(run) not in ("", here())
+    """Return True if another machine submitted the run, and was alive within the last day. In that case, no problem of
+    this machine ends the run.
+    """
+    if (home := home_of(run)) in ("", here()):
+        return False
+    try:
+        return now_of(run.root) - os.stat(run.root / record_name(home)).st_mtime < AWAY_SECONDS
+    except OSError:
+        return False
 
 
 def may_take(run: RunDir, claim: Claim, now: float | None = None) -> bool:
     """Return True if the supervisor of this machine may look after the run. `now` is the time of the file system."""
-    now = time.time() if now is None else now
+    now = now_of(run.root) if now is None else now
     if claim.host in ("", here()):
         return True
     if claim.why_unable:
         tried = claim.unable.get(here())
         return tried is None or now - tried[0] > AGAIN_SECONDS
-    if claim.number == 0 and now - run.record().created < CLAIM_SECONDS:
-        return False  # its own machine is about to take it
+    if claim.number == 0 and now - run.record().created < START_SECONDS:
+        return False  # its own machine may be starting it
     try:
         return now - os.stat(run.root / record_name(claim.host)).st_mtime > CLAIM_SECONDS
     except FileNotFoundError:
@@ -109,8 +137,8 @@ def take(run: RunDir, claim: Claim) -> bool:
         return True
     try:
         return _put(run, Claim(claim.number + 1, here(), _of_others(claim)))
-    except OSError:  # the disk is full, so no other machine can take the run either
-        return claim.host in ("", here())
+    except OSError:  # the disk is full, so no other machine can take the run either, or the run was removed
+        return claim.host in ("", here()) and run.path.exists()
 
 
 def report(run: RunDir, why: str) -> bool:
@@ -121,8 +149,8 @@ def report(run: RunDir, why: str) -> bool:
     if claim.host not in ("", here()):
         return False
     if bool(why) != bool(claim.why_unable):
-        mine = {here(): (time.time(), "; ".join(why.splitlines()))} if why else {}
-        with contextlib.suppress(OSError):  # the disk is full
+        mine = {here(): (now_of(run.root), "; ".join(why.splitlines()))} if why else {}
+        with contextlib.suppress(OSError):  # the disk is full, or the run was removed
             return _put(run, Claim(claim.number + 1, here(), {**_of_others(claim), **mine}))
     return True
 
@@ -133,7 +161,7 @@ def _of_others(claim: Claim) -> dict[str, tuple[float, str]]:
 
 def _put(run: RunDir, claim: Claim) -> bool:
     folder = _folder(run)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)  # raises OSError if the run was removed
     draft = folder / f".{here()}.{os.getpid()}.{time.monotonic_ns()}.tmp"
     values: dict[str, Any] = {"host": claim.host, "unable": claim.unable}
     write_json(draft, values, durable=False)

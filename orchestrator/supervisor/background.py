@@ -17,7 +17,7 @@ from orchestrator.errors import StoreError
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import Process, identify, is_stopped, send_signal
 from orchestrator.protocol.files import locked_if_free
-from orchestrator.runs.claims import claim_of, here, may_take, record_name
+from orchestrator.runs.claims import claim_of, here, may_take, now_of, record_name
 from orchestrator.runs.store import RunDir, check_own, is_any_live, live_runs, state_root
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -51,7 +51,8 @@ def attend(root: Path) -> None:
             check_own(root)
             with supervisor_lock(root) as is_free:
                 pass
-            if is_free and any(may_take(run, claim_of(run)) for run in live_runs(root)):
+            now = now_of(root)
+            if is_free and any(may_take(run, claim_of(run), now) for run in live_runs(root)):
                 start_supervisor(root, without=_secret_names(root))
             elif not is_free:
                 continue_if_stopped(supervisor_of(root))

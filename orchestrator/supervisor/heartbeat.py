@@ -27,7 +27,10 @@ CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it count
 
 def start_again() -> None:
     """Replace this process by a new supervisor. The kernel ends all threads and closes all files."""
-    os.execv(sys.executable, ARGV)  # noqa: S606
+    try:
+        os.execv(sys.executable, ARGV)  # noqa: S606
+    finally:  # orch was removed meanwhile; the next command starts a supervisor
+        os._exit(1)
 
 
 class Heartbeat:
@@ -53,13 +56,6 @@ class Heartbeat:
         """Raise BackendError if this process may have lost its runs."""
         if self.is_late:
             raise BackendError("this supervisor was stopped for too long, and does not act any more", transient=True)
-
-    def now(self) -> float:
-        """Return the time of the file system at the last beat, with which the beats of other machines are compared."""
-        try:
-            return os.stat(self.path).st_mtime
-        except OSError:
-            return time.time()
 
     def _beat(self) -> None:
         while not self.ended.wait(min(BEAT_SECONDS, self.seconds / 6)):

@@ -14,7 +14,7 @@ from typing import Final
 
 from orchestrator.errors import OrchError
 from orchestrator.runs import outbox
-from orchestrator.runs.claims import claim_of, may_take
+from orchestrator.runs.claims import claim_of, may_take, now_of
 from orchestrator.runs.dependencies import is_queued
 from orchestrator.runs.outbox import Receiver
 from orchestrator.runs.store import RunDir
@@ -66,7 +66,9 @@ class Outbox:
 
     def _entered(self) -> list[RunDir]:
         """Return the runs in the outbox that no other machine looks after."""
-        return [run for run in outbox.entered(self.root) if may_take(run, claim_of(run))]
+        entered = list(outbox.entered(self.root))
+        now = now_of(self.root) if entered else 0.0
+        return [run for run in entered if may_take(run, claim_of(run), now)]
 
     def _poll(self, run: RunDir) -> None:
         has_ended = _has_ended(run)

@@ -31,10 +31,10 @@ from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.supervisor.searching import SearchStopper
 
 if TYPE_CHECKING:
-    from orchestrator.supervisor.heartbeat import Heartbeat
     from orchestrator.supervisor.outbox import Outbox
 
 WAIT_SECONDS = 1.0
+UNABLE_SECONDS = 15.0  # so long must a reason last before this machine offers a run to other machines
 LONGEST_PAUSE = 15.0  # seconds of the longest pause after repeated errors
 LONGEST_REST = 0.25  # seconds of the longest pause after a pass over a run
 
@@ -53,7 +53,7 @@ def supervise(root: Path, start_again: Callable[[], object] = lambda: None) -> N
     records: dict[str, RunRecord] = {}
     one_ended = threading.Event()
     outbox, stopper = Outbox(root, one_ended.set), SearchStopper(root)
-    while _to_look_after(root, unreadable, records, time.time()) or outbox.has_work():
+    while _has_work(root, _to_look_after(root, unreadable, records), outbox):
         with contextlib.ExitStack() as held:
             if not held.enter_context(supervisor_lock(root)):
                 return
@@ -61,17 +61,24 @@ def supervise(root: Path, start_again: Callable[[], object] = lambda: None) -> N
             Machine.check = staticmethod(heartbeat.check)
             held.callback(setattr, Machine, "check", staticmethod(lambda: None))
             held.callback(heartbeat.ended.set)
-            _supervise(root, unreadable, records, outbox, stopper, one_ended, heartbeat)
+            _supervise(root, unreadable, records, outbox, stopper, one_ended)
         # This loop's condition detects a run that was recorded just before the lock was released.
 
 
-def _to_look_after(root: Path, unreadable: set[str], records: dict[str, RunRecord], now: float) -> list[RunDir]:
+def _has_work(root: Path, runs: list[RunDir], outbox: Outbox) -> bool:
+    """Return True if this machine looks after runs or has news to send, or may have to take a run again, because the
+    machine that has the run can't do its work.
+    """
+    return bool(runs) or outbox.has_work() or any(claims.claim_of(run).why_unable for run in live_runs(root))
+
+
+def _to_look_after(root: Path, unreadable: set[str], records: dict[str, RunRecord]) -> list[RunDir]:
     """Return the live runs that no other machine looks after. A run is skipped and reported once if its record can't be
     read or may be another user's.
 
     `records` is a cache, so that the records of hundreds of runs are read only once.
     """
-    found, mine = [], dict[str, bool]()  # whether this machine may look after a sweep, or a run of its own
+    found, mine, now = [], dict[str, bool](), claims.now_of(root)
     for run in live_runs(root):
         name = sweep_of(run.run_id) or run.run_id
         if name not in mine:
@@ -101,11 +108,10 @@ def _supervise(
     outbox: Outbox,
     stopper: SearchStopper,
     one_ended: threading.Event,
-    heartbeat: Heartbeat,
 ) -> None:
     at_work: dict[str, threading.Thread] = {}
     pauses: dict[str, float] = {}  # seconds, for the runs whose last work ended in an error
-    while (runs := _to_look_after(root, unreadable, records, heartbeat.now())) or outbox.has_work():
+    while _has_work(root, runs := _to_look_after(root, unreadable, records), outbox):
         idle = [run for run in runs if run.run_id not in at_work or not at_work[run.run_id].is_alive()]
         queued = {run.run_id for run in runs if dependencies.is_queued(run)}
         waiting = [(run, records[run.run_id]) for run in idle if run.run_id in queued]
@@ -130,8 +136,10 @@ def _look_after(root: Path, run: RunDir) -> None:
     """
     reconciler = Reconciler(root, run, lambda: claims.is_ours(run))
     begun = time.monotonic()
+    able = begun
     while is_live(root, run) and not dependencies.is_queued(run) and reconciler.run_once() is None:
-        if not claims.report(run, reconciler.why_unable):
+        able = able if reconciler.why_unable else time.monotonic()
+        if not _still_ours(run, reconciler.why_unable, time.monotonic() - able):
             backend_for(reconciler.record().kind).let_go(run)
             return
         time.sleep(min(LONGEST_REST, time.monotonic() - begun))  # so passes over many nodes use at most half a core
@@ -140,6 +148,15 @@ def _look_after(root: Path, run: RunDir) -> None:
     point = reconciler.record().point
     if point is not None and point.is_trial and not is_live(root, run):
         searching.record_ends(root, point.sweep)
+
+
+def _still_ours(run: RunDir, why_unable: str, seconds: float) -> bool:
+    """Return False if another machine has taken the run. If this machine was unable for long enough, offer the run to
+    other machines. The points of a sweep have one claim, so one point that this machine can't reach does not offer it.
+    """
+    if sweep_of(run.run_id) or (why_unable and seconds < UNABLE_SECONDS):
+        return claims.is_ours(run)
+    return claims.report(run, why_unable)
 
 
 def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> None:
@@ -171,8 +188,8 @@ def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: 
     except Exception as error:  # noqa: BLE001 (after any error the other runs continue, and the log stays small)
         said = str(error) if isinstance(error, OrchError | OSError) else f"{type(error).__name__}: {error!s:.500}"
         print(f"{run.run_id}: {said}", file=sys.stderr, flush=True)
-        if isinstance(error, BackendError):
-            claims.report(run, said)
+        if isinstance(error, BackendError) and run.run_id in pauses and not sweep_of(run.run_id):
+            claims.report(run, said)  # a first error may be a single broken connection
         longer = min(LONGEST_PAUSE, 2 * pauses.get(run.run_id, WAIT_SECONDS / 2))
         pauses[run.run_id] = WAIT_SECONDS if time.monotonic() - begun > LONGEST_PAUSE else longer
         time.sleep(pauses[run.run_id])  # no event reports that a machine answers again, or that a disk has room

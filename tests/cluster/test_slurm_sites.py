@@ -68,7 +68,10 @@ def test_on_a_cluster_without_a_shared_home_the_shipped_profile_needs_its_workdi
     where = alice.write("slurm-3x4.yaml", shipped)
     plain = alice.testbed.orch("doctor", "-p", where)  # without ORCH_HOME, so that runs are below her home
     assert plain.code == 0, plain.out
-    assert "note: only orch doctor --on-node can tell whether the nodes see /home/alice/.local/state/orch" in plain.out
+    assert (
+        "note: Slurm: only orch doctor --on-node can tell whether the nodes see /home/alice/.local/state/orch"
+        in plain.out
+    )
     seen = alice.testbed.orch("doctor", "-p", where, "--on-node")
     assert seen.code == 1
     assert "/home/alice/.local/state/orch/runs is not the same folder on " in seen.out

@@ -27,6 +27,7 @@ from orchestrator.protocol.places.tickets import FRESH_SECONDS
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.dependencies import AWAITED_PLACES, VALUES_FOR_START, is_queued
 from orchestrator.runs.store import RunDir
+from orchestrator.specs.profile import SshProfile, as_profile
 from orchestrator.supervisor import queue, starting
 
 from .conftest import FULL, Soak
@@ -91,8 +92,8 @@ def _with_a_step(act: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _recorded_start(run: RunDir) -> tuple[Any, dict[str, Any]]:
-    profile = run.record().profile
-    names = tuple(each["host"] for each in profile["hosts"])
+    profile = as_profile(run.record().profile, SshProfile)
+    names = tuple(each.host for each in profile.hosts)
     count, program = run.record().world_size, Program("script", "x")
     tasks = tuple(
         NodeTask(run.run_id, node, len(names), names, count, "/r", "/c", program, "fork", "gloo", "python", (), ())
@@ -140,7 +141,8 @@ class Schedule:
         slots = {host: len(each.places) for host, each in self.world.hosts.items()}
         names = self.chance.sample(sorted(slots), self.chance.randint(1, len(slots)))
         count = self.chance.randint(1, min(slots[each] for each in names))
-        profile = {"kind": "ssh", "name": "lab", "hosts": [{"host": each} for each in names], "slots": 3}
+        hosts = [{"host": each} for each in names]
+        profile = {"kind": "ssh", "name": "lab", "nodes": len(names), "hosts": hosts, "slots": 3}
         run = RunDir(self.folder / str(uid) / "runs" / name)
         (run.path / "nodes").mkdir(parents=True)
         record = {"kind": "ssh", "nnodes": len(names), "world_size": count, "waits": True, "profile": profile}

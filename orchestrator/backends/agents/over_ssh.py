@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,6 +15,7 @@ from orchestrator.backends.base import Finding, Judge, NodeProof, Sight
 from orchestrator.backends.hosts import connections, on_all
 from orchestrator.backends.settings import WORKDIR, AgentsSettings, remote_folder, run_folder, workdir_of
 from orchestrator.errors import BackendError, StoreError
+from orchestrator.runs.claims import is_away
 from orchestrator.runs.start_lock import SENDING
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
@@ -241,7 +243,8 @@ class AgentsOverSsh(Agents):
 
         lost = self.unreachable(run) - nodes_ended(run)
         self.let_go(run)
-        patience = AgentsSettings.of(run.record().profile).node_wait
+        # If this machine did not submit the run, the machine that did may reach what this machine can't.
+        patience = math.inf if is_away(run) else AgentsSettings.of(run.record().profile).node_wait
         finish(run, sources(run, self.pool), lost, former_sources(run, self.pool), patience)
 
     # -- a profile's machines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -10,7 +11,18 @@ import pytest
 
 from orchestrator.looking.state import state_of
 from orchestrator.runs import claims
-from orchestrator.runs.claims import AGAIN_SECONDS, CLAIM_SECONDS, claim_of, is_ours, may_take, report, take
+from orchestrator.runs.claims import (
+    AGAIN_SECONDS,
+    AWAY_SECONDS,
+    CLAIM_SECONDS,
+    START_SECONDS,
+    claim_of,
+    is_away,
+    is_ours,
+    may_take,
+    report,
+    take,
+)
 from orchestrator.runs.store import RunDir, create_run
 
 At = pytest.MonkeyPatch
@@ -34,7 +46,8 @@ def test_the_machine_of_the_submit_is_the_first(tmp_path: Path, monkeypatch: At)
     run = run_of(tmp_path, "a", created=time.time())
     be(monkeypatch, "b")
     assert not may_take(run, claim_of(run))
-    assert may_take(run, claim_of(run), time.time() + CLAIM_SECONDS + 1)  # the supervisor of a never came up
+    assert not may_take(run, claim_of(run), time.time() + CLAIM_SECONDS + 1)  # its start may take long
+    assert may_take(run, claim_of(run), time.time() + START_SECONDS + 1)  # the supervisor of a never came up
     be(monkeypatch, "a")
     assert may_take(run, claim_of(run))
     assert take(run, claim_of(run))
@@ -62,7 +75,7 @@ def test_what_one_machine_can_not_do_any_other_takes_at_once(tmp_path: Path, mon
     assert claim_of(run).why_unable == "n2: Name or service not known"
     said = state_of(run).detail
     assert said.startswith(
-        "b looks after the run and can't do its work: n2: Name or service not known; an orch command"
+        "b looks after the run and can't do its work: n2: Name or service not known; to move the run"
     )
     be(monkeypatch, "a")
     assert may_take(run, claim_of(run))
@@ -92,6 +105,7 @@ def test_of_several_that_take_a_run_one_gets_it(tmp_path: Path, monkeypatch: At)
 
 
 def test_all_points_of_a_sweep_have_one_claim(tmp_path: Path, monkeypatch: At) -> None:
+    (tmp_path / "sweeps/s-222222").mkdir(parents=True)
     runs = [run_of(tmp_path, "a", f"s-222222.{index}") for index in range(2)]
     be(monkeypatch, "b")
     assert take(runs[0], claim_of(runs[0]))
@@ -109,3 +123,48 @@ def test_on_a_full_disk_a_run_is_looked_after_all_the_same(tmp_path: Path, monke
     assert take(mine, claim_of(mine))
     assert report(mine, "n2: timed out")
     assert not take(others, claim_of(others))
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b'{"host": "c", "unable": []}', b'{"host": "c"}'], ids=repr)
+def test_a_claim_that_a_crash_has_damaged_is_replaced(tmp_path: Path, monkeypatch: At, left: bytes) -> None:
+    run = run_of(tmp_path, "a")
+    be(monkeypatch, "a")
+    assert take(run, claim_of(run))
+    (run.path / "claims" / "1").write_bytes(left)
+    assert (claim_of(run).number, claim_of(run).host) == (1, "a")
+    assert report(run, "n2: timed out")
+    assert claim_of(run).why_unable == "n2: timed out"
+    beat(tmp_path, "a", CLAIM_SECONDS + 5)
+    (run.path / "claims" / "2").write_bytes(left)
+    be(monkeypatch, "b")
+    assert may_take(run, claim_of(run))
+    assert take(run, claim_of(run))
+    assert (claim_of(run).number, claim_of(run).host) == (3, "b")
+
+
+def test_a_run_that_was_removed_is_not_made_again(tmp_path: Path, monkeypatch: At) -> None:
+    run = run_of(tmp_path, "a")
+    be(monkeypatch, "a")
+    shutil.rmtree(run.path)
+    assert not take(run, claim_of(run))
+    assert not run.path.exists()
+
+
+def test_a_machine_that_is_gone_for_a_day_is_not_waited_for(tmp_path: Path, monkeypatch: At) -> None:
+    run = run_of(tmp_path, "a")
+    be(monkeypatch, "b")
+    assert not is_away(run)  # it has never been seen
+    beat(tmp_path, "a", 60)
+    assert is_away(run)
+    beat(tmp_path, "a", AWAY_SECONDS + 60)
+    assert not is_away(run)
+
+
+def test_the_time_of_the_file_system_decides_and_not_this_machines_clock(tmp_path: Path, monkeypatch: At) -> None:
+    run = run_of(tmp_path, "a")
+    be(monkeypatch, "a")
+    assert take(run, claim_of(run))
+    beat(tmp_path, "a")
+    be(monkeypatch, "b")
+    monkeypatch.setattr(time, "time", lambda: 1e12)
+    assert not may_take(run, claim_of(run))

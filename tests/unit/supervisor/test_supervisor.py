@@ -166,6 +166,7 @@ def test_an_error_that_nobody_expected_is_tried_again_after_longer_and_longer_pa
 ) -> None:
     """It ended its thread at once, which was begun again at once: the log grew by megabytes a minute."""
     run, pauses, slept = RunDir(tmp_path / "runs/r-1"), dict[str, float](), list[float]()
+    run.path.mkdir(parents=True)
     monkeypatch.setattr(supervisor.time, "sleep", slept.append)
 
     def fail() -> None:
