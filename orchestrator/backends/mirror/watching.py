@@ -270,8 +270,8 @@ def finish(
 
     Raises BackendError if a connection breaks, so that the caller tries again. The caller tries a vital machine (a
     login node) without a limit. It tries a node whose agent has reported its end for `patience` seconds after the first
-    failure, or until `orch cancel`. After that, the machine keeps its folder, as it does if some of its outputs could
-    not be copied. The events `left_behind` and `outputs_left` record that.
+    failure, unless the run is cancelled. After that, the machine keeps its folder, as it does if some of its outputs
+    could not be copied. The events `left_behind` and `outputs_left` record that.
 
     The nodes in `unreachable`, which must not have reported their end, and `former` (machines of earlier starts) are
     not contacted, and the result does not wait for them.
@@ -339,7 +339,9 @@ def bring_home(
         raise all_of(vital)
     ended = nodes_ended(run) if patience else ()
     if awaited := {node: error for node, error in failed.items() if error.transient and node in ended}:
-        for node in awaited.keys() - {each.node for each in left_outputs(run.events())}:
+        events = run.events()
+        known = {each.node for each in left_outputs(events)} & {each.left for each in of(events, LeftBehind)}
+        for node in awaited.keys() - known:
             _record_left_behind(run, by_node[node], failed[node].message)
         if _is_worth_waiting(run, patience):
             raise all_of(awaited)
@@ -361,11 +363,11 @@ def _record_left_behind(run: RunDir, source: Source, why: str, files: int | None
 
 def _is_worth_waiting(run: RunDir, patience: float) -> bool:
     """Return True for `patience` seconds after the first failure to copy the files of an ended run, unless the run was
-    cancelled in the meantime.
+    cancelled.
     """
     events = run.events()
     first = min(event.time for event in of(events, LeftBehind))
-    return time.time() - first < patience and all(event.time < first for event in of(events, Cancel))
+    return time.time() - first < patience and not of(events, Cancel)
 
 
 def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:

@@ -23,7 +23,7 @@ from orchestrator.backends.mirror.watching import (
     watching_logs,
 )
 from orchestrator.errors import BackendError, JobOverError, StoreError
-from orchestrator.protocol.events import Cancel
+from orchestrator.protocol.events import Cancel, OutputsLeft
 from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
@@ -150,6 +150,22 @@ def test_the_wait_for_files_ends_with_its_time_or_by_a_cancel(run: RunDir, ends:
     finish(run, sources, patience=60.0)
     assert {each[:2] for each in left_behind(run)} == {(1, "n2")}
     assert (run.node(0) / "attempt_0/rank_0.log").exists()
+
+
+def test_for_a_run_that_was_cancelled_before_nobody_waits(run: RunDir) -> None:
+    heard_its_end(run, 0, 1)
+    run.append_event(Cancel(now=False))
+    finish(run, [machine("n1", 0), machine("n2", 1, session=out_of_reach)], patience=60.0)
+    assert {each[:2] for each in left_behind(run)} == {(1, "n2")}
+
+
+def test_a_node_of_which_only_some_outputs_are_known_to_be_left_is_waited_for(run: RunDir) -> None:
+    heard_its_end(run, 0, 1)
+    run.append_event(OutputsLeft(left=1, host="n2", files=2, bytes=9))
+    for _ in range(2):
+        with pytest.raises(BackendError, match="no route"):
+            finish(run, [machine("n1", 0), machine("n2", 1, session=out_of_reach)], patience=60.0)
+    assert left_behind(run) == [(1, "n2", "n2: no route")]
 
 
 def test_nobody_waits_for_the_files_of_a_node_that_was_lost_before_its_end(run: RunDir) -> None:
