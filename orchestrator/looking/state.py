@@ -66,7 +66,8 @@ def _awaited(state: RunState, record: RunRecord) -> list[str]:
     if not state.left:
         return []
     hosts, reasons = ", ".join(each.host for each in state.left), "; ".join(each.reason for each in state.left)
-    return [f"waiting for {hosts} ({reasons}), at most {record.profile_document.get('node_wait') or 0:g} s"]
+    seconds = record.profile_document.get("node_wait") or 0
+    return [f"waiting for {hosts} ({reasons}), at most {seconds:g} s; orch cancel {state.run_id} ends the wait"]
 
 
 def _recovering(state: RunState, evidence: Evidence, run: RunDir, backend: Backend) -> RunState:

@@ -48,7 +48,7 @@ class Blame(IntEnum):
     """
 
     NO_RETRY = 0  # it ruled out another start (exit code 93)
-    KILLED = 1  # somebody killed the rank or its launcher; the failure of another rank does not kill
+    KILLED = 1  # the kernel or somebody killed the rank, before any stop, or its launcher; no other failure does that
     FAILED = 2  # it failed by itself
     CONNECTION = 3  # one of its connections broke, perhaps because another rank ended
     AT_EXIT = 4  # it died while it exited, after its program had ended
@@ -68,7 +68,9 @@ def blame_of(end: RankEnd) -> Blame:
         return Blame.VICTIM
     if end.finished:
         return Blame.AT_EXIT
-    if end.signal == "SIGKILL" or (end.error is not None and end.error.type == LOST_LAUNCHER):
+    is_lost = end.error is not None and end.error.type == LOST_LAUNCHER
+    # After a TERM, the program's own handler may kill its processes.
+    if is_lost or (end.signal == "SIGKILL" and (not end.sent or end.oom_kills)):
         return Blame.KILLED
     if end.sent:
         return Blame.AFTER_STOP
@@ -80,7 +82,7 @@ def blame_of(end: RankEnd) -> Blame:
 
 def was_stopped(end: RankEnd) -> bool:
     """Return whether a signal that the rank had been sent ended it. If it had been sent TERM and died of KILL, somebody
-    else killed it, perhaps before it got the TERM.
+    else killed it, or its own handler did.
     """
     return bool(end.stopped) or (bool(end.sent) and (end.sent == "SIGKILL" or end.signal != "SIGKILL"))
 

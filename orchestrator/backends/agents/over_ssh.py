@@ -235,8 +235,8 @@ class AgentsOverSsh(Agents):
 
     def collect(self, run: RunDir) -> None:
         """Copy the files that are only on the nodes to this machine, then remove the run's folders on the nodes.
-        Record the outputs that could not be copied. If a node is lost after its agent has reported its end, the run
-        waits for the node for up to `node_wait`.
+        Record the outputs that could not be copied. If a node is lost after its agent has ended, the run waits for
+        the node for up to `node_wait`.
         """
         from orchestrator.backends.agents.watcher import former_sources, sources
         from orchestrator.backends.mirror.watching import finish, nodes_ended

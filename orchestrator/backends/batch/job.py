@@ -235,6 +235,8 @@ def end(site: Site, run: RunDir) -> list[NodeProof]:
     left = ""
     if job is not None and phase in ("waiting", "active") and not _goes_by_itself(run, phase):
         try:
+            if job.takes_signals:  # otherwise ranks that ignore TERM last until the scheduler itself sends KILL
+                site.cancel(site.scheduler.cancel(job.job_id, "KILL"), job.job_id)
             site.cancel(site.scheduler.cancel(job.job_id), job.job_id)
             phase, job = wait_for_end(site, run)
         except BackendError as error:  # the server answered before, but not now

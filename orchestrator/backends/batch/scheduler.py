@@ -347,7 +347,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
-        """Return the command that ends a job. With a signal (TERM), return the command that only sends the
+        """Return the command that ends a job. With a signal (TERM, KILL), return the command that only sends the
         signal.
 
         Return () if no command can send the signal. The job then has to look for the recorded cancel itself.

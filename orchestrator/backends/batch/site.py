@@ -291,7 +291,8 @@ class Site:
             return
         answer = self.call(*argv)
         said = f"{answer.err}\n{answer.out}"  # Grid Engine's qdel reports errors on the standard output
-        if answer.code != 0 and not self.scheduler.is_over(said):
+        # A negative code means that a signal ended the command itself, so its output proves nothing.
+        if answer.code < 0 or (answer.code > 0 and not self.scheduler.is_over(said)):
             what = f"{argv[0]} can't end {self.scheduler.title} job {job_id}"
             raise BackendError(f"{what}: {first_line(said)}", transient=True)
 

@@ -22,7 +22,7 @@ from orchestrator.backends.mirror.outputs import Outputs
 from orchestrator.backends.settings import remote_folder
 from orchestrator.errors import BackendError, JobOverError, OrchError, StoreError
 from orchestrator.outcome.restart import newest_start
-from orchestrator.protocol.events import AgentEnded, Cancel, GaveUp, LeftBehind, of
+from orchestrator.protocol.events import AgentEnded, Cancel, GangEnded, GaveUp, Joined, LeftBehind, LostNode, of
 from orchestrator.protocol.files import locked
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import Selection, nodes_with
@@ -269,12 +269,12 @@ def finish(
     (verdict.json) is recorded.
 
     Raises BackendError if a connection breaks, so that the caller tries again. The caller tries a vital machine (a
-    login node) without a limit. It tries a node whose agent has reported its end for `patience` seconds after the first
-    failure, or until `orch cancel`. After that, the machine keeps its folder, as it does if some of its outputs could
-    not be copied. The events `left_behind` and `outputs_left` record that.
+    login node) without a limit. It tries a node whose agent has ended for `patience` seconds after the first failure,
+    unless the run is cancelled. After that, the machine keeps its folder, as it does if some of its outputs could not
+    be copied. The events `left_behind` and `outputs_left` record that.
 
-    The nodes in `unreachable`, which must not have reported their end, and `former` (machines of earlier starts) are
-    not contacted, and the result does not wait for them.
+    The nodes in `unreachable`, whose agents must not have ended (see `nodes_ended`), and `former` (machines of earlier
+    starts) are not contacted, and the result does not wait for them.
     """
     with locked(run.path / "collect.lock"):
         if not (run.path / "verdict.json").exists():
@@ -284,8 +284,14 @@ def finish(
 
 
 def nodes_ended(run: RunDir) -> set[int | None]:
-    """Return the nodes whose agents have reported the end of the run's newest start."""
-    return {event.node for event in of(newest_start(run.events()), AgentEnded, GaveUp)}
+    """Return the nodes whose agents have ended in the run's newest start: those that have reported their end and, after
+    the end of the gang, those that had joined and were not lost. Perhaps the last events of these were not copied yet.
+    """
+    events = newest_start(run.events())
+    led = [event for event in events if event.node == 0]
+    joined = {event.joined for event in of(led, Joined)} if of(led, GangEnded) else set()
+    reported = {event.node for event in of(events, AgentEnded, GaveUp)}
+    return reported | (joined - {event.lost for event in of(led, LostNode)})
 
 
 def bring_home(
@@ -339,7 +345,9 @@ def bring_home(
         raise all_of(vital)
     ended = nodes_ended(run) if patience else ()
     if awaited := {node: error for node, error in failed.items() if error.transient and node in ended}:
-        for node in awaited.keys() - {each.node for each in left_outputs(run.events())}:
+        events = run.events()
+        known = {each.node for each in left_outputs(events)} & {each.left for each in of(events, LeftBehind)}
+        for node in awaited.keys() - known:
             _record_left_behind(run, by_node[node], failed[node].message)
         if _is_worth_waiting(run, patience):
             raise all_of(awaited)
@@ -361,11 +369,11 @@ def _record_left_behind(run: RunDir, source: Source, why: str, files: int | None
 
 def _is_worth_waiting(run: RunDir, patience: float) -> bool:
     """Return True for `patience` seconds after the first failure to copy the files of an ended run, unless the run was
-    cancelled in the meantime.
+    cancelled.
     """
     events = run.events()
     first = min(event.time for event in of(events, LeftBehind))
-    return time.time() - first < patience and all(event.time < first for event in of(events, Cancel))
+    return time.time() - first < patience and not of(events, Cancel)
 
 
 def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:

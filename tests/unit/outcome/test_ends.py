@@ -108,7 +108,9 @@ def test_a_broken_connection_of_any_library_may_have_been_caused_by_another_end(
         ({"code": 93}, Blame.NO_RETRY),
         ({"code": 93, "sent": "SIGTERM"}, Blame.AFTER_STOP),
         ({"signal": "SIGKILL"}, Blame.KILLED),
-        ({"signal": "SIGKILL", "sent": "SIGTERM"}, Blame.KILLED),  # perhaps it had died before
+        ({"signal": "SIGKILL", "sent": "SIGTERM"}, Blame.AFTER_STOP),  # its own handler may have killed it
+        ({"signal": "SIGKILL", "sent": "SIGTERM", "oom_kills": 1}, Blame.KILLED),
+        ({"signal": "SIGKILL", "sent": "SIGTERM", "error": RankError("LauncherLost", "killed")}, Blame.KILLED),
         ({"signal": "SIGKILL", "sent": "SIGKILL"}, Blame.STOPPED),
         ({"signal": "SIGTERM", "sent": "SIGTERM"}, Blame.STOPPED),
         ({"signal": "SIGUSR2", "sent": "SIGUSR2"}, Blame.STOPPED),

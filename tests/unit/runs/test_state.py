@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.looking.state import _awaited
 from orchestrator.outcome.judge import lacking, what_follows
 from orchestrator.outcome.rule import Seen
 from orchestrator.outcome.rules import hint_of
@@ -574,3 +575,10 @@ def test_a_command_line_that_the_program_refused_is_the_reason(last: str, words:
 
 def test_a_hang_has_a_hint_with_the_command_that_shows_stacks() -> None:
     assert "orch stacks" in hint_of(Seen.of(culprit(node=0, host="vm", signal="SIGKILL", hang=True)))
+
+
+def test_the_wait_for_a_machines_files_says_what_ends_it() -> None:
+    record = RunRecord("r-1", profile_document={"node_wait": 60})
+    waiting = state([*SUCCESS, event("left_behind", left=1, host="b", reason="b: no route")], GONE)
+    words = "waiting for b (b: no route), at most 60 s; orch cancel r-1 ends the wait"
+    assert _awaited(waiting, record) == [words]

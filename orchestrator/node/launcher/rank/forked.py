@@ -32,6 +32,11 @@ from orchestrator.protocol.schedulers import WARNINGS
 
 PR_SET_PDEATHSIG = 1
 SHELL = re.compile(r"(\S*/)?(ba|da|k|z|a)?sh")
+# A trap command: the word, the action (quoted, or one word), and the signals.
+TRAP = re.compile(
+    r"""(?<![\w./$-])trap[ \t]+(?:--[ \t]+)?(?:'[^']*'|"(?:\\.|[^"\\])*"|[^\s'"])+((?:[ \t]+["']?\w+\b["']?)+)""",
+    re.DOTALL,
+)
 MOST_SCRIPT = 1 << 20
 
 
@@ -163,13 +168,27 @@ def trapped(argv: Sequence[str]) -> list[signal.Signals]:
     """Return those of the warnings for which a shell's program may have a trap. A shell can't trap a signal that was
     ignored when the shell started. Every other program can handle such a signal.
     """
-    texts = [_text(word) or word for word in argv[1:]]
+    lines = "\n".join(_shell_texts(argv)).replace("\\\n", " ")
+    traps = TRAP.findall(re.sub(r"(?m)(^|(?<=[\s;]))#.*", "", lines))
+    names = {name.upper().removeprefix("SIG") for name in re.findall(r"\w+", " ".join(traps))}
+    return [each for each in WARNINGS if names & {each.name[3:], str(int(each))}]
+
+
+def _shell_texts(argv: Sequence[str]) -> list[str]:
+    """Return the texts of a command line that are the program of a shell: words for `-c`, and shell scripts. Other
+    files, such as train.py, are left out.
+    """
+    texts = {word: _text(word) for word in argv}
     if not SHELL.fullmatch(argv[0]):
-        script = _text(argv[0])
-        first = script.partition("\n")[0].removeprefix("#!").split() if script.startswith("#!") else []
-        texts = [script] if any(SHELL.fullmatch(word) for word in first) else []
-    said = "\n".join(text for text in texts if "trap" in text)
-    return [each for each in WARNINGS if re.search(rf"\b((SIG)?{each.name[3:]}|{int(each)})\b", said)]
+        return [texts[argv[0]]] if _is_shell_script(texts[argv[0]]) else []
+    own = next((word for word in argv[1:] if texts[word] or re.fullmatch(r"-\w*c\w*", word)), "")
+    words = [word for word in argv[1:] if word == own or not texts[word] or _is_shell_script(texts[word])]
+    return [texts[word] or word for word in words]
+
+
+def _is_shell_script(text: str) -> bool:
+    first = text.partition("\n")[0]
+    return first.startswith("#!") and any(SHELL.fullmatch(word) for word in first[2:].split())
 
 
 def _text(path: str) -> str:

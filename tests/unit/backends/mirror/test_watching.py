@@ -20,10 +20,11 @@ from orchestrator.backends.mirror.watching import (
     Source,
     Update,
     finish,
+    nodes_ended,
     watching_logs,
 )
 from orchestrator.errors import BackendError, JobOverError, StoreError
-from orchestrator.protocol.events import Cancel
+from orchestrator.protocol.events import Cancel, OutputsLeft
 from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
@@ -152,10 +153,37 @@ def test_the_wait_for_files_ends_with_its_time_or_by_a_cancel(run: RunDir, ends:
     assert (run.node(0) / "attempt_0/rank_0.log").exists()
 
 
+def test_for_a_run_that_was_cancelled_before_nobody_waits(run: RunDir) -> None:
+    heard_its_end(run, 0, 1)
+    run.append_event(Cancel(now=False))
+    finish(run, [machine("n1", 0), machine("n2", 1, session=out_of_reach)], patience=60.0)
+    assert {each[:2] for each in left_behind(run)} == {(1, "n2")}
+
+
+def test_a_node_of_which_only_some_outputs_are_known_to_be_left_is_waited_for(run: RunDir) -> None:
+    heard_its_end(run, 0, 1)
+    run.append_event(OutputsLeft(left=1, host="n2", files=2, bytes=9))
+    for _ in range(2):
+        with pytest.raises(BackendError, match="no route"):
+            finish(run, [machine("n1", 0), machine("n2", 1, session=out_of_reach)], patience=60.0)
+    assert left_behind(run) == [(1, "n2", "n2: no route")]
+
+
 def test_nobody_waits_for_the_files_of_a_node_that_was_lost_before_its_end(run: RunDir) -> None:
     heard_its_end(run, 0)
     finish(run, [machine("n1", 0), machine("n2", 1, session=out_of_reach)], patience=60.0)
     assert left_behind(run) == [(1, "n2", "n2: no route")]
+
+
+def test_a_node_of_an_ended_gang_has_ended_unless_it_was_lost_or_never_joined(run: RunDir) -> None:
+    run.node(0).mkdir(parents=True)
+    told = [{"kind": "joined", "joined": node} for node in (0, 1, 2)] + [{"kind": "lost_node", "lost": 2}]
+    ended = {"kind": "gang_ended", "attempt": 0, "outcome": "failed", "cause": "user_error", "reason": ""}
+    lines = [json.dumps({**each, "node": 0}) + "\n" for each in (*told, ended)]
+    (run.node(0) / "events.jsonl").write_text("".join(lines[:-1]))
+    assert nodes_ended(run) == set()
+    (run.node(0) / "events.jsonl").write_text("".join(lines))
+    assert nodes_ended(run) == {0, 1}
 
 
 def test_a_machine_that_was_lost_before_is_not_asked(run: RunDir) -> None:

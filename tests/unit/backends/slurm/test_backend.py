@@ -252,6 +252,27 @@ def test_only_a_running_job_is_sent_a_signal_before_it_is_cancelled(site: Site, 
     assert sent == [f"scancel {signal}17"]
 
 
+@pytest.mark.parametrize(
+    ("state", "signals"), [("RUNNING", ["--signal=KILL "]), *((each, []) for each in ("SUSPENDED", "COMPLETING"))]
+)
+def test_only_a_running_job_is_sent_kill_before_it_is_ended(
+    site: Site, state: str, signals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site.slurm.scheduler, "end_seconds", 0.0)
+    site.program("scancel", "")
+    site.queue(f"17|{state}|None|N/A|n1|r-abc234")
+    assert "Slurm job 17" in what_is_left(site.backend.clean_up(site.run)[0])
+    sent = [line for line in (site.bin / "calls").read_text().splitlines() if line.startswith("scancel")]
+    assert sent == [f"scancel {signal}17" for signal in (*signals, "")]
+
+
+def test_a_scancel_that_was_killed_says_nothing_about_the_job(site: Site) -> None:
+    (site.bin / "scancel").write_text("#!/bin/sh\nkill -9 $$\n")
+    site.queue("17|RUNNING|None|N/A|n1|r-abc234")
+    with pytest.raises(BackendError, match="scancel can't end Slurm job 17"):
+        site.backend.cancel([site.run])
+
+
 def test_a_job_that_ends_while_it_is_cancelled_is_no_error(site: Site) -> None:
     (site.bin / "scancel").write_text("#!/bin/sh\nexit 1\n")  # scancel says nothing about a job that has ended
     site.queue("17|RUNNING|None|N/A|n1|r-abc234")

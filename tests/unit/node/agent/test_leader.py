@@ -391,6 +391,16 @@ def test_a_kill_that_is_heard_of_late_is_told_apart_from_our_own(sent: str, culp
     assert gang.recorded("attempt_failed")[0]["culprit"]["rank"] == culprit
 
 
+def test_a_rank_that_kills_itself_when_it_is_stopped_is_not_blamed_for_the_error_of_another() -> None:
+    gang = Gang(retry={})
+    gang.run()
+    gang.exit(3, OWN)
+    gang.exit(0, {**KILLED, "sent": "SIGTERM"})
+    gang.idle()
+    (failed,) = gang.recorded("attempt_failed")
+    assert (failed["culprit"]["rank"], failed["cause"]) == (3, "user_error")
+
+
 def test_a_victim_alone_stops_the_gang_after_the_settle_time() -> None:
     gang = Gang(retry={})
     gang.run()
