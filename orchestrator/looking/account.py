@@ -69,7 +69,7 @@ def _newest(run: RunDir) -> Checkpoint | None:
     from orchestrator.runs.files.checkpoints import all_of
 
     try:
-        trains = run.record().job.training is not None
+        trains = run.record().job_document.get("training") is not None
         found = [each for each in all_of(run) if each.is_whole and each.run in ("", run.run_id)]
         return max((each for each in found if not trains or each.format == "orch"), key=lambda each: each.order)
     except (OSError, OrchError, ValueError):  # there is no checkpoint, or a damaged record names none
