@@ -74,9 +74,8 @@ _SENT = _fields(
     "Sent", maybe=("event", "entry", "time", "sends", "problem"),
     id=str, event=str, entry=int, state=str, time=float, sends=int, problem=str,
 )  # fmt: skip
-_ACCOUNT = _fields("Account", Account, lost_steps=int | None)
 _PAGE = _fields(
-    "Page", RunState, account=_ACCOUNT | None, progress=_PROGRESS | None, last_line=str, result=Object | None,
+    "Page", RunState, account=Account | None, progress=_PROGRESS | None, last_line=str, result=Object | None,
     folder=str,
     findings=list[findings.Finding], record=Object, notifications=_list(_SENT), trackers=_list(_TRACKER), labels=Labels,
 )  # fmt: skip

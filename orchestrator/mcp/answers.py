@@ -15,7 +15,7 @@ from orchestrator.errors import UsageError
 from orchestrator.looking import run as looking
 from orchestrator.looking import status as known
 from orchestrator.looking.account import account_of
-from orchestrator.looking.logs import compiled, line_filter, logs_there
+from orchestrator.looking.logs import line_filter, logs_there
 from orchestrator.looking.state import state_of
 from orchestrator.mcp.bounds import answer, length_of
 from orchestrator.mcp.searching import MOST_LINES, SECONDS, newest_matches, newest_of
@@ -103,7 +103,6 @@ def logs(
     redaction, read, stopped = redaction_of_message(folder), reader.read(ended=True), {}
     last = list(deque(read, lines)) if grep is None else newest_of(read)
     if grep is not None:
-        compiled(grep)  # raises an error that names the position of a mistake
         found, left = newest_matches(grep, [line for _, line in last], lines)
         last = [last[at] for at in found]
         if left:

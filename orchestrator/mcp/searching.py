@@ -1,7 +1,8 @@
 """Searches lines by a regular expression within a time limit. An agent may send an expression whose search would
 take hours.
 
-Python can't interrupt its search, not even in a thread, so another process searches, and is killed at its deadline.
+Python can't interrupt its search, not even in a thread, so another process compiles the expression and searches. It is
+killed at its deadline.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import UsageError
 from orchestrator.runs.files.logs import LogFile
 
 SECONDS: Final = 1.0
@@ -55,6 +56,8 @@ def newest_of(lines: Iterable[tuple[LogFile, str]]) -> list[tuple[LogFile, str]]
 def newest_matches(pattern: str, lines: Sequence[str], most: int) -> tuple[list[int], int]:
     """Search the newest lines first. Return the indices of at most `most` lines in which the expression is found, in
     their order, and the number of oldest lines that were not searched because the time was over.
+
+    The time includes the compilation of the expression. Raises UsageError if the expression is not valid.
     """
     given = json.dumps([pattern, most, lines[::-1]]).encode()
     argv = [sys.executable, "-I", "-S", "-c", _SEARCH]
@@ -66,7 +69,8 @@ def newest_matches(pattern: str, lines: Sequence[str], most: int) -> tuple[list[
             said, problem = child.communicate()
     *words, last = said.decode().split() or ["0"]
     if child.returncode > 0:
-        raise OrchError(f"the search failed: {problem.decode(errors='replace').strip().rpartition(chr(10))[2]}")
+        why = problem.decode(errors="replace").strip().rpartition("\n")[2]
+        raise UsageError(f"the expression is not valid: {why}", "write a Python regular expression")
     newest = [int(word[:-1]) for word in (*words, last) if word.endswith("+")]
     searched = len(lines) if last == "end" else int(last.rstrip("+"))
     return [len(lines) - 1 - number for number in reversed(newest)], len(lines) - searched

@@ -1,8 +1,8 @@
 """Which machine looks after a run, if several machines share the state folder.
 
 Each machine has at most one supervisor. A supervisor acts on a run only while its machine has the run's claim. A claim
-is a numbered file, the newest number counts, and only one process can create a number. All points of a sweep share one
-claim, because the sweep limits how many of them run at a time.
+is a numbered file. The greatest number counts, and only one process can create a number. All points of a sweep share
+one claim, because the sweep limits how many of them run at a time.
 
 A machine that can't do the work of a run says so in its claim. It goes on trying, but any other machine may now take
 the claim. A machine whose supervisor has died or was stopped for CLAIM_SECONDS loses its claims too.

@@ -146,7 +146,7 @@ def test_what_can_not_be_answered_is_said_in_a_sentence(orch: Orch, failed: str)
             assert "lines: Input should be less than or equal to 500" in await refused(
                 client, "logs", run=failed, lines=501
             )
-            assert "--grep '(': " in await refused(client, "logs", run=failed, grep="(")
+            assert "the expression is not valid: missing )" in await refused(client, "logs", run=failed, grep="(")
             assert "has no metric 'speed'" in await refused(client, "metrics", run=failed, metric="speed")
             assert "run: Field required" in await refused(client, "why")
 

@@ -10,7 +10,7 @@ from orchestrator.backends.batch import doctor
 from orchestrator.backends.batch.queues import Partition, least
 from orchestrator.backends.batch.site import Site, first_line
 from orchestrator.backends.pbs.parse import bytes_in, seconds_in, shown
-from orchestrator.backends.pbs.settings import settings_of
+from orchestrator.backends.pbs.scheduler import settings_of
 from orchestrator.errors import BackendError
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.backends.batch.qsub import Qsub
 from orchestrator.backends.batch.scheduler import Array, Job, Query, with_option
 from orchestrator.backends.pbs import parse
-from orchestrator.backends.pbs.settings import settings_of
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.base import Check
     from orchestrator.backends.batch.scheduler import Trial
     from orchestrator.backends.batch.site import Site
     from orchestrator.runs.job_use import JobUse
+    from orchestrator.specs.pbs_profile import PbsProfile
     from orchestrator.specs.plan import LaunchPlan
 
 # qstat -f has no option for the jobs of one user, and without a job's number it prints the jobs of all users.
@@ -134,3 +134,11 @@ def chunk_of(launch: LaunchPlan) -> dict[str, Any]:
         **profile.select,
     }
     return {name: value for name, value in chunk.items() if value}
+
+
+def settings_of(launch: LaunchPlan) -> PbsProfile:
+    """Return the plan's profile as a PBS profile."""
+    from orchestrator.specs.pbs_profile import PbsProfile
+    from orchestrator.specs.profile import as_profile
+
+    return as_profile(launch.profile, PbsProfile)

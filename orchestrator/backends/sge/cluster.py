@@ -12,7 +12,7 @@ from orchestrator.backends.batch import doctor
 from orchestrator.backends.batch.queues import Partition, least
 from orchestrator.backends.batch.site import Site, first_line
 from orchestrator.backends.sge.parse import bytes_of
-from orchestrator.backends.sge.settings import settings_of
+from orchestrator.backends.sge.scheduler import settings_of
 from orchestrator.errors import BackendError
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from orchestrator.backends.base import CheckResult, Level
 from orchestrator.backends.batch.qsub import Qsub
 from orchestrator.backends.batch.scheduler import Array, Job, Query, with_option
 from orchestrator.backends.sge import parse
-from orchestrator.backends.sge.settings import settings_of
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.base import Check
@@ -18,6 +17,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.batch.site import Site
     from orchestrator.runs.job_use import JobUse
     from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.specs.sge_profile import SgeProfile
 
 MINE: Final = 'exec qstat -u "$(id -un)" "$@"'  # qstat knows users by their names only
 # qdel has no option for waiting tasks alone: it also ends those that run.
@@ -145,3 +145,11 @@ def slots_of(launch: LaunchPlan) -> int:
     """Return the number of slots that a plan requests on each node."""
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
     return launch.job.resources.cpus or settings_of(launch).slots or max(counts, default=1)
+
+
+def settings_of(launch: LaunchPlan) -> SgeProfile:
+    """Return the plan's profile as a Grid Engine profile."""
+    from orchestrator.specs.profile import as_profile
+    from orchestrator.specs.sge_profile import SgeProfile
+
+    return as_profile(launch.profile, SgeProfile)
