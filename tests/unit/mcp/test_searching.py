@@ -64,7 +64,7 @@ def test_the_tool_answers_within_its_deadline(run: RunDir) -> None:
     assert answer["attempts"] == [{"attempt": 0, "lines": {"untrusted": ["aaa"]}}]
     assert "the expression took longer than 1 s: 3 older lines were not searched" in answer["stopped"]
     assert "stopped" not in answers.logs(run.run_id, grep="first")
-    with pytest.raises(UsageError, match="is not valid: missing .* at position 0"):
+    with pytest.raises(UsageError, match=r"is not valid: missing .* at position 0"):
         answers.logs(run.run_id, grep="(")
 
 
